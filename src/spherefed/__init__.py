@@ -1,0 +1,1 @@
+"""Hyperspherical federated learning: fixed orthonormal heads, unit features, closed-form calibration."""

@@ -1,0 +1,1 @@
+"""Data sets by name, who gets which examples, and seeded batches."""

@@ -1,0 +1,84 @@
+"""Examples: inputs with labels, as a view of shared tensors, and the batches cut from them.
+
+A client's data is a set of indices into the data set that all clients of a process share, so a client that sits
+idle costs its indices and nothing else. Where the pixels come from is `sources`; who gets which is `partition`.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+Batch = tuple[Tensor, Tensor]
+Augment = Callable[[Tensor, np.random.Generator], Tensor]
+"""Stored inputs and a random stream → changed inputs of the same shape and dtype."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Preparation:
+    """From stored pixels to what an encoder sees: (x · scale − mean) / std, per channel."""
+
+    scale: float
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        """Inputs (n, channels, height, width) of any dtype → float32."""
+        shape = (1, -1, 1, 1)
+        mean = torch.tensor(self.mean, device=inputs.device).view(shape)
+        std = torch.tensor(self.std, device=inputs.device).view(shape)
+        return inputs.to(torch.float32).mul_(self.scale).sub_(mean).div_(std)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Examples:
+    """Inputs and labels, or the part of them that `indices` names; nothing is copied until a batch is cut."""
+
+    inputs: Tensor
+    """(n, …): as stored; small integers for images that `prepare` turns into floats batch by batch."""
+    labels: Tensor
+    """(n,): int64 class numbers."""
+    prepare: Preparation | None = None
+    """None: the inputs are stored as the encoder wants them."""
+    indices: Tensor | None = None
+    """None: all of them."""
+
+    def __len__(self) -> int:
+        return len(self.labels) if self.indices is None else len(self.indices)
+
+    def take(self, indices: "np.ndarray | Tensor") -> "Examples":
+        """The examples at these positions of this view."""
+        chosen = torch.as_tensor(indices, dtype=torch.int64)
+        return replace(self, indices=chosen if self.indices is None else self.indices[chosen])
+
+    def all_labels(self) -> Tensor:
+        """Labels of this view, in its order."""
+        return self.labels if self.indices is None else self.labels[self.indices]
+
+    def epoch(
+        self, batch_size: int, order: np.random.Generator, *, augment: Augment | None = None, device: torch.device
+    ) -> Iterator[Batch]:
+        """One pass in a fresh random order; the last batch may be short."""
+        shuffled = torch.from_numpy(order.permutation(len(self)))
+        if self.indices is not None:
+            shuffled = self.indices[shuffled]
+        for start in range(0, len(shuffled), batch_size):
+            chosen = shuffled[start : start + batch_size]
+            inputs = self.inputs[chosen]
+            if augment is not None:
+                inputs = augment(inputs, order)
+            yield self._finish(inputs, device), self.labels[chosen].to(device)
+
+    def in_order(self, batch_size: int, *, device: torch.device) -> Iterator[Batch]:
+        """One pass in stored order, without augmentation: for evaluation and statistics."""
+        for start in range(0, len(self), batch_size):
+            chosen: slice | Tensor = slice(start, start + batch_size)
+            if self.indices is not None:
+                chosen = self.indices[chosen]
+            yield self._finish(self.inputs[chosen], device), self.labels[chosen].to(device)
+
+    def _finish(self, inputs: Tensor, device: torch.device) -> Tensor:
+        inputs = inputs.to(device)
+        return inputs if self.prepare is None else self.prepare(inputs)

@@ -1,0 +1,143 @@
+"""What crosses the wire: requests, their replies, and how many bytes each is. Tensors and scalars only.
+
+A request is answered by every client that is asked; a reply repeats the round it answers, so that a late or
+repeated one can be told from the right one.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from torch import Tensor
+
+from spherefed.tensors import Tensors, digest, num_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ModelState:
+    """The shared part of a model as a value."""
+
+    params: Tensors
+    """Trained, shared, moved by the server optimiser."""
+    buffers: Tensors
+    """Running statistics: shared, plainly averaged."""
+    head: Tensors | None = None
+    """None: the head everyone has already; set by calibration."""
+
+    def moved(self, update: Tensors, buffers: Tensors) -> "ModelState":
+        """The model after a server step: params + update, and the averaged buffers."""
+        return ModelState({name: p + update[name] for name, p in self.params.items()}, buffers, self.head)
+
+    def tensors(self) -> Tensors:
+        """All tensors under one roof, by prefixed names: for files and digests."""
+        parts = {"params": self.params, "buffers": self.buffers, "head": self.head or {}}
+        return {f"{part}.{name}": t for part, tensors in parts.items() for name, t in tensors.items()}
+
+    def digest(self) -> str:
+        return digest(self.tensors())
+
+    @staticmethod
+    def from_tensors(tensors: Tensors) -> "ModelState":
+        """The inverse of `tensors`."""
+        parts: dict[str, dict[str, Tensor]] = {"params": {}, "buffers": {}, "head": {}}
+        for full_name, tensor in tensors.items():
+            part, _, name = full_name.partition(".")
+            parts[part][name] = tensor
+        return ModelState(parts["params"], parts["buffers"], parts["head"] or None)
+
+
+@dataclass(frozen=True, slots=True)
+class Train:
+    """Train the model on your data, from this round's state and at this learning rate."""
+
+    round: int
+    model: ModelState
+    lr: float
+
+
+@dataclass(frozen=True, slots=True)
+class TrainReply:
+    client: int
+    round: int
+    num_examples: int
+    effective_steps: float
+    """‖a_k‖₁ of FedNova: the number of local steps, weighted by how far momentum carries each."""
+    loss: float
+    """Mean training loss over the examples seen in this round."""
+    delta: Tensors
+    """Local params − params of the request."""
+    buffers: Tensors
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """Send the moments that the calibration adds up."""
+
+    round: int
+    model: ModelState
+
+
+@dataclass(frozen=True, slots=True)
+class MeasureReply:
+    client: int
+    round: int
+    num_examples: int
+    moments: Tensors
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluate:
+    """Count right answers on the examples you hold out."""
+
+    round: int
+    model: ModelState
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluateReply:
+    client: int
+    round: int
+    num_examples: int
+    correct: int
+    loss_sum: float
+
+
+Request = Train | Measure | Evaluate
+Reply = TrainReply | MeasureReply | EvaluateReply
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Instead of a reply: this client did not answer, and why."""
+
+    client: int
+    cause: str
+
+
+@dataclass(slots=True)
+class Traffic:
+    """Bytes to and from each client, measured on the messages themselves."""
+
+    down: dict[int, int] = field(default_factory=dict)
+    up: dict[int, int] = field(default_factory=dict)
+
+    def sent(self, client: int, message: Request) -> None:
+        self.down[client] = self.down.get(client, 0) + message_bytes(message)
+
+    def received(self, client: int, message: Reply) -> None:
+        self.up[client] = self.up.get(client, 0) + message_bytes(message)
+
+
+def message_bytes(message: Any) -> int:
+    """Tensors at their size, scalars at eight bytes; names and framing are the transport's and not counted.
+
+    >>> message_bytes(EvaluateReply(client=0, round=1, num_examples=10, correct=9, loss_sum=0.5))
+    40
+    """
+    if isinstance(message, Mapping):
+        return num_bytes(message)
+    if isinstance(message, int | float):
+        return 8
+    if message is None:
+        return 0
+    return sum(message_bytes(getattr(message, f.name)) for f in fields(message))

@@ -1,0 +1,1 @@
+"""Encoders, prototypes, heads and the classifier they make together."""

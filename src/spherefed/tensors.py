@@ -1,0 +1,69 @@
+"""Named tensors: what models, updates and statistics are made of once they travel.
+
+Knows nothing of learning: sizes, digests, and the one-thread scope in which everything reproducible runs.
+"""
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+Tensors = Mapping[str, Tensor]
+
+
+def num_bytes(tensors: Tensors) -> int:
+    """Bytes of the numbers themselves, as they travel."""
+    return sum(t.numel() * t.element_size() for t in tensors.values())
+
+
+def digest(tensors: Tensors) -> str:
+    """SHA-256 over names, dtypes, shapes and bits, in the order of names."""
+    sha = hashlib.sha256()
+    for name in sorted(tensors):
+        tensor = tensors[name].detach().cpu().contiguous()
+        sha.update(f"{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode())
+        sha.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
+    return sha.hexdigest()
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Run on one thread, so that sums come out in the same order everywhere; the caller's setting is put back."""
+    before = torch.get_num_threads()
+    if before != 1:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        if before != 1:
+            torch.set_num_threads(before)
+
+
+def mismatch(given: Tensors, expected: Tensors) -> str | None:
+    """The first way in which `given` differs from `expected` in names, shapes, dtypes, or None.
+
+    >>> mismatch({"a": torch.zeros(2)}, {"a": torch.zeros(3)})
+    "'a' has shape (2,), expected (3,)"
+    """
+    if given.keys() != expected.keys():
+        missing, extra = sorted(expected.keys() - given.keys()), sorted(given.keys() - expected.keys())
+        return f"names differ: missing {missing}, unexpected {extra}"
+    for name, like in expected.items():
+        tensor = given[name]
+        if tensor.shape != like.shape:
+            return f"{name!r} has shape {tuple(tensor.shape)}, expected {tuple(like.shape)}"
+        if tensor.dtype != like.dtype:
+            return f"{name!r} has dtype {tensor.dtype}, expected {like.dtype}"
+    return None
+
+
+def non_finite(tensors: Tensors) -> str | None:
+    """The name of the first tensor that holds a NaN or an infinity, or None."""
+    for name, tensor in tensors.items():
+        # NaN and infinity survive a sum of absolute values, and one number is cheaper to look at than many;
+        # a finite tensor whose sum overflows is told apart by the second look.
+        if tensor.is_floating_point() and not bool(tensor.abs().sum().isfinite()) and not bool(tensor.isfinite().all()):
+            return name
+    return None
