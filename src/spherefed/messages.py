@@ -99,7 +99,6 @@ class EvaluateReply:
     round: int
     num_examples: int
     correct: int
-    loss_sum: float
 
 
 Request = Train | Measure | Evaluate
@@ -131,8 +130,8 @@ class Traffic:
 def message_bytes(message: Any) -> int:
     """Tensors at their size, scalars at eight bytes; names and framing are the transport's and not counted.
 
-    >>> message_bytes(EvaluateReply(client=0, round=1, num_examples=10, correct=9, loss_sum=0.5))
-    40
+    >>> message_bytes(EvaluateReply(client=0, round=1, num_examples=10, correct=9))
+    32
     """
     if isinstance(message, Mapping):
         return num_bytes(message)

@@ -1,0 +1,1 @@
+"""Fleets: where clients live. They carry messages and know no algorithm."""

@@ -1,0 +1,170 @@
+"""The round loop, written once against the small `Fleet` protocol; engines carry messages and know no algorithm.
+
+The loop yields a record per round and takes no callbacks: progress, checkpoints and early stopping are the caller's
+`for` body.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from spherefed.admission import Refusal, admit
+from spherefed.algorithms import Algorithm, combine
+from spherefed.calibration import Calibration
+from spherefed.errors import CalibrationError, FederationError
+from spherefed.evaluation import Counts
+from spherefed.messages import (
+    Evaluate,
+    EvaluateReply,
+    Failure,
+    Measure,
+    MeasureReply,
+    ModelState,
+    Reply,
+    Request,
+    Traffic,
+    Train,
+    TrainReply,
+)
+from spherefed.rng import Purpose, stream
+from spherefed.schedules import Schedule
+from spherefed.tensors import Tensors
+
+
+class Fleet(Protocol):
+    """Where clients live: the only thing an engine has to provide."""
+
+    @property
+    def clients(self) -> Sequence[int]: ...
+
+    def ask(self, clients: Sequence[int], request: Request) -> Iterator[Reply | Failure]:
+        """Answers in the order asked, streaming; a failure names its client and cause."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """What the server does from the first round to the last."""
+
+    rounds: int
+    lr: float
+    schedule: Schedule
+    cohort: int | None
+    """Clients per round; None: all of them."""
+    algorithm: Algorithm
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One finished round: the model it led to, what the server remembers, and what happened."""
+
+    index: int
+    lr: float
+    model: ModelState
+    memory: Tensors
+    """The server optimiser's own, empty for plain averaging."""
+    num_examples: int
+    loss: float
+    clients: tuple[int, ...]
+    refused: tuple[Refusal, ...]
+    traffic: Traffic
+
+
+def federate(
+    fleet: Fleet, model: ModelState, plan: Plan, *, start: int = 0, memory: Tensors | None = None
+) -> Iterator[Round]:
+    """Rounds `start` to the last, each yielded when it is over.
+
+    Going on from a yielded round's index + 1, model and memory gives the same rounds to the bit.
+    """
+    memory = memory or {}
+    for t in range(start, plan.rounds):
+        request = Train(t, model, plan.lr * plan.schedule.factor(t, plan.rounds))
+        chosen = sample(fleet.clients, plan.cohort, stream(plan.seed, Purpose.COHORT, t))
+        refused: list[Refusal] = []
+        traffic = Traffic()
+        answers = fleet.ask(chosen, request)
+        replies = admit(answers, TrainReply, request, chosen, refused=refused, traffic=traffic)
+        combined = combine(replies, normalize_steps=plan.algorithm.normalize_steps)
+        _check_answered(len(chosen), refused, f"round {t}")
+        if combined is None:  # a cohort without a single example moves nothing
+            yield Round(t, request.lr, model, memory, 0, 0.0, tuple(chosen), tuple(refused), traffic)
+            continue
+        update, memory = plan.algorithm.server.step(combined.params, memory)
+        model = model.moved(update, combined.buffers)
+        yield Round(
+            index=t,
+            lr=request.lr,
+            model=model,
+            memory=memory,
+            num_examples=combined.num_examples,
+            loss=combined.loss,
+            clients=combined.clients,
+            refused=tuple(refused),
+            traffic=traffic,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Calibrated:
+    """The model with its new head, and how it was had."""
+
+    model: ModelState
+    facts: dict[str, float | int | str]
+    refused: tuple[Refusal, ...]
+    traffic: Traffic
+
+
+def calibrate(calibration: Calibration, fleet: Fleet, model: ModelState, round_index: int) -> Calibrated:
+    """Ask every client for its moments once, add them up while they arrive, solve for the head."""
+    request = Measure(round_index, model)
+    refused: list[Refusal] = []
+    traffic = Traffic()
+    total: Tensors | None = None
+    answers = fleet.ask(fleet.clients, request)
+    for reply in admit(answers, MeasureReply, request, fleet.clients, refused=refused, traffic=traffic):
+        try:
+            total = calibration.merge(total, reply.moments)
+        except CalibrationError as error:
+            refused.append(Refusal(round_index, reply.client, str(error)))
+    _check_answered(len(fleet.clients), refused, "calibration")
+    assert total is not None
+    solution = calibration.solve(total)
+    head = {"weight": solution.weight.to(next(iter(model.params.values())).dtype)}
+    return Calibrated(ModelState(model.params, model.buffers, head), solution.facts(), tuple(refused), traffic)
+
+
+@dataclass(frozen=True, slots=True)
+class LocalCounts:
+    """Right answers of one model on every client's own held-out examples."""
+
+    counts: tuple[Counts, ...] = ()
+    refused: tuple[Refusal, ...] = field(default=())
+
+
+def evaluate_on_clients(fleet: Fleet, model: ModelState, round_index: int) -> LocalCounts:
+    """Ask every client how many of its held-out examples the model gets right."""
+    request = Evaluate(round_index, model)
+    refused: list[Refusal] = []
+    answers = fleet.ask(fleet.clients, request)
+    replies = admit(answers, EvaluateReply, request, fleet.clients, refused=refused, traffic=Traffic())
+    return LocalCounts(tuple(Counts(r.correct, r.num_examples) for r in replies), tuple(refused))
+
+
+def sample(clients: Sequence[int], cohort: int | None, rng: np.random.Generator) -> Sequence[int]:
+    """A uniform random cohort in ascending order; its cost does not grow with the clients that sit idle."""
+    if cohort is None or cohort >= len(clients):
+        return clients
+    chosen = rng.choice(len(clients), size=cohort, replace=False, shuffle=False)
+    return [clients[position] for position in sorted(chosen.tolist())]
+
+
+def _check_answered(num_asked: int, refused: Sequence[Refusal], when: str) -> None:
+    if num_asked and len({r.client for r in refused}) >= num_asked:
+        first = refused[0]
+        raise FederationError(
+            f"{when}: none of the {num_asked} clients asked gave a usable reply; client {first.client}: {first.cause}"
+        )

@@ -1,0 +1,197 @@
+"""A run is a directory that can be read, resumed and run again. No pickle is written or read.
+
+experiment.json         the resolved experiment
+environment.json        versions, commit, device, when it started
+partition.safetensors   indices, offsets, label counts; its digest in the metadata
+rounds.jsonl            one line per round
+ledger.jsonl            one line per refused reply
+checkpoint.safetensors  the newest checkpoint: model, server memory; the round in the metadata
+model.safetensors       the final model
+result.json             accuracies, calibration, traffic, times; exists only when the run is finished
+"""
+
+import json
+import os
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load as tensors_from_bytes
+from safetensors.torch import save as tensors_to_bytes
+
+from spherefed.data.partition import Partition
+from spherefed.errors import RunError
+from spherefed.experiment import Experiment, read
+from spherefed.messages import ModelState
+from spherefed.schema import differences, to_plain
+from spherefed.tensors import Tensors
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """Where to go on: the next round, the model so far, the server's memory."""
+
+    next_round: int
+    model: ModelState
+    memory: Tensors
+
+
+@dataclass(frozen=True, slots=True)
+class RunDirectory:
+    """The files of one run."""
+
+    path: Path
+
+    @property
+    def finished(self) -> bool:
+        return (self.path / "result.json").exists()
+
+    def begin(self, experiment: Experiment, environment: Mapping[str, Any], partition: Partition) -> None:
+        """Start a new run; an existing one is never overwritten."""
+        if (self.path / "experiment.json").exists():
+            raise RunError(f"{self.path} holds a run already; use --resume to go on with it, or another --out")
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RunError(f"cannot make the run directory {self.path}: {error.strerror}") from error
+        write_json(self.path / "environment.json", environment)
+        _write_tensors(
+            self.path / "partition.safetensors", _partition_tensors(partition), {"digest": partition.digest()}
+        )
+        write_json(self.path / "experiment.json", to_plain(experiment))
+
+    def check_same(self, experiment: Experiment, partition: Partition) -> None:
+        """Refuse to resume another experiment, or the same one whose partition comes out otherwise here."""
+        if not (self.path / "experiment.json").exists():
+            raise RunError(f"{self.path} holds no run to resume")
+        stored = read(self.path)
+        if lines := differences(to_plain(stored), to_plain(experiment)):
+            raise RunError(
+                f"{self.path} belongs to another experiment, so it cannot be resumed; differences (stored → given): "
+                + "; ".join(lines)
+            )
+        _, metadata = _read_tensors(self.path / "partition.safetensors")
+        if metadata.get("digest") != partition.digest():
+            raise RunError(
+                f"the partition of {self.path} comes out differently with this numpy; install the stored one"
+            )
+
+    def append_round(self, line: Mapping[str, Any], refused: Iterable[Mapping[str, Any]]) -> None:
+        _append(self.path / "ledger.jsonl", refused)
+        _append(self.path / "rounds.jsonl", [line])
+
+    def append_ledger(self, refused: Iterable[Mapping[str, Any]]) -> None:
+        _append(self.path / "ledger.jsonl", refused)
+
+    def save_checkpoint(self, checkpoint: Checkpoint) -> None:
+        tensors = dict(checkpoint.model.tensors())
+        tensors.update({f"server.{name}": t for name, t in checkpoint.memory.items()})
+        _write_tensors(self.path / "checkpoint.safetensors", tensors, {"next_round": str(checkpoint.next_round)})
+
+    def load_checkpoint(self) -> Checkpoint | None:
+        """The newest checkpoint, or None; lines of later rounds, written before a crash, are cut off."""
+        path = self.path / "checkpoint.safetensors"
+        if not path.exists():
+            next_round, checkpoint = 0, None
+        else:
+            tensors, metadata = _read_tensors(path)
+            next_round = int(metadata["next_round"])
+            memory = {n.removeprefix("server."): t for n, t in tensors.items() if n.startswith("server.")}
+            model = ModelState.from_tensors({n: t for n, t in tensors.items() if not n.startswith("server.")})
+            checkpoint = Checkpoint(next_round, model, memory)
+        for name in ("rounds.jsonl", "ledger.jsonl"):
+            kept = [line for line in read_lines(self.path / name) if line["round"] < next_round]
+            _write_bytes(self.path / name, b"".join(_line(item) for item in kept))
+        return checkpoint
+
+    def finish(self, model: ModelState, result: Mapping[str, Any]) -> None:
+        _write_tensors(self.path / "model.safetensors", model.tensors(), {})
+        write_json(self.path / "result.json", result)
+
+    def model(self) -> ModelState:
+        """The final model of a finished run."""
+        path = self.path / "model.safetensors"
+        if not path.exists():
+            raise RunError(f"{self.path} is not a finished run: it has no model.safetensors; use --resume to finish it")
+        return ModelState.from_tensors(_read_tensors(path)[0])
+
+    def result(self) -> dict[str, Any]:
+        path = self.path / "result.json"
+        if not path.exists():
+            raise RunError(f"{self.path} is not a finished run: it has no result.json; use --resume to finish it")
+        result: dict[str, Any] = read_json(path)
+        return result
+
+
+def read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, json.JSONDecodeError) as error:
+        raise RunError(f"{path} cannot be read: {error}") from error
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The whole lines of a JSON-lines file; one cut short by a crash is not whole."""
+    if not path.exists():
+        return []
+    lines = path.read_bytes().split(b"\n")[:-1]
+    try:
+        return [json.loads(line) for line in lines]
+    except json.JSONDecodeError as error:
+        raise RunError(f"{path} is damaged: {error}") from error
+
+
+def write_json(path: Path, value: Any) -> None:
+    _write_bytes(path, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())
+
+
+def _append(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
+    with path.open("ab") as file:
+        file.write(b"".join(_line(line) for line in lines))
+
+
+def _line(value: Mapping[str, Any]) -> bytes:
+    return json.dumps(value, ensure_ascii=False).encode() + b"\n"
+
+
+def _write_tensors(path: Path, tensors: Tensors, metadata: dict[str, str]) -> None:
+    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    _write_bytes(path, tensors_to_bytes(plain, metadata))
+
+
+def _read_tensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
+    try:
+        raw = path.read_bytes()
+        tensors = tensors_from_bytes(raw)
+        header = json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")])
+    except (OSError, SafetensorError, ValueError) as error:
+        raise RunError(f"{path} cannot be read: {error}") from error
+    return tensors, header.get("__metadata__", {})
+
+
+def _write_bytes(path: Path, content: bytes) -> None:
+    """All or nothing: a temporary file in the same folder, flushed to the disk, put in place in one step."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _partition_tensors(partition: Partition) -> Tensors:
+    offsets = np.concatenate([[0], np.cumsum(partition.sizes)]).astype(np.int64)
+    return {
+        "indices": torch.from_numpy(np.concatenate(partition.parts)),
+        "offsets": torch.from_numpy(offsets),
+        "label_counts": torch.from_numpy(partition.label_counts.astype(np.int64)),
+    }
