@@ -11,7 +11,7 @@ import torch
 
 from spherefed.errors import ConfigError
 from spherefed.messages import TrainReply
-from spherefed.server_optimizers import ServerOptimizer, ServerSgd
+from spherefed.server_optimizers import ServerAdagrad, ServerAdam, ServerOptimizer, ServerSgd, ServerYogi
 from spherefed.tensors import Tensors
 
 
@@ -33,6 +33,38 @@ class Algorithm:
 def fedavg() -> Algorithm:
     """McMahan et al. 2017: x⁺ = Σ p_k x_k."""
     return Algorithm()
+
+
+def fedprox(mu: float) -> Algorithm:
+    """Li et al. 2020: clients minimise f_k(w) + (μ/2)‖w − w_t‖²."""
+    return Algorithm(prox_mu=mu)
+
+
+def fednova(mu: float = 0.0) -> Algorithm:
+    """Wang et al. 2020: deltas are divided by the effective number of local steps."""
+    return Algorithm(normalize_steps=True, prox_mu=mu)
+
+
+def fedavgm(momentum: float = 0.3, lr: float = 1.0) -> Algorithm:
+    """FedOpt as the paper runs it: server SGD with momentum (torch's convention, see `ServerSgd`)."""
+    return fedopt(ServerSgd(lr=lr, momentum=momentum))
+
+
+def fedopt(server: ServerOptimizer) -> Algorithm:
+    """Reddi et al. 2020: FedAvg whose combined delta goes through a server optimiser."""
+    return Algorithm(server=server)
+
+
+def fedadam(lr: float = 0.1, beta1: float = 0.9, beta2: float = 0.99, tau: float = 1e-3) -> Algorithm:
+    return fedopt(ServerAdam(lr=lr, beta1=beta1, beta2=beta2, tau=tau))
+
+
+def fedyogi(lr: float = 0.1, beta1: float = 0.9, beta2: float = 0.99, tau: float = 1e-3) -> Algorithm:
+    return fedopt(ServerYogi(lr=lr, beta1=beta1, beta2=beta2, tau=tau))
+
+
+def fedadagrad(lr: float = 0.1, beta1: float = 0.0, tau: float = 1e-3) -> Algorithm:
+    return fedopt(ServerAdagrad(lr=lr, beta1=beta1, tau=tau))
 
 
 @dataclass(frozen=True, slots=True)

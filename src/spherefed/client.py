@@ -76,7 +76,9 @@ class Client:
             client=self.id,
             round=request.round,
             num_examples=len(self.examples),
-            effective_steps=effective_steps(trained.num_steps, momentum=duties.local.momentum),
+            effective_steps=effective_steps(
+                trained.num_steps, momentum=duties.local.momentum, shrink=request.lr * duties.prox_mu
+            ),
             loss=trained.loss,
             delta=dict(zip(bench.params, moved, strict=True)),
             buffers={n: b.clone() for n, b in bench.buffers.items()},

@@ -21,7 +21,7 @@ from spherefed.nn.encoders import Encoder, Mlp
 from spherefed.nn.heads import Head, Learned
 from spherefed.schedules import Cosine, Schedule
 from spherefed.schema import from_plain, nearest, to_plain, with_path
-from spherefed.training import LocalTraining
+from spherefed.training import LocalTraining, check_normalizable
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,6 +82,9 @@ class Experiment:
             raise ConfigError(
                 f"cohort must be between 1 and the number of clients, {self.partition.clients}; got {self.cohort}"
             )
+
+        if self.algorithm.normalize_steps and self.algorithm.prox_mu:  # no schedule rises above local.lr
+            check_normalizable(lr=self.local.lr, momentum=self.local.momentum, prox_mu=self.algorithm.prox_mu)
 
     def digest(self) -> str:
         """SHA-256 of the plain form: equal digests mean equal experiments."""

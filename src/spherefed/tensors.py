@@ -18,6 +18,21 @@ def num_bytes(tensors: Tensors) -> int:
     return sum(t.numel() * t.element_size() for t in tensors.values())
 
 
+def prefixed(prefix: str, tensors: Tensors) -> dict[str, Tensor]:
+    """The same tensors under longer names, so that several kinds fit under one roof; `under` takes them out again."""
+    return {f"{prefix}.{name}": tensor for name, tensor in tensors.items()}
+
+
+def under(prefix: str, tensors: Tensors) -> dict[str, Tensor]:
+    """The inverse of `prefixed`.
+
+    >>> list(under("m", {"m.weight": torch.zeros(1), "v.weight": torch.zeros(1)}))
+    ['weight']
+    """
+    start = f"{prefix}."
+    return {name.removeprefix(start): tensor for name, tensor in tensors.items() if name.startswith(start)}
+
+
 def digest(tensors: Tensors) -> str:
     """SHA-256 over names, dtypes, shapes and bits, in the order of names."""
     sha = hashlib.sha256()

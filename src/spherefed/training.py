@@ -99,13 +99,29 @@ def train(
     return Trained(num_steps, float(loss_sum) / max(num_seen, 1))
 
 
-def effective_steps(num_steps: int, *, momentum: float) -> float:
-    """‖a_k‖₁ of FedNova (Wang et al. 2020): by how much the local steps, carried on by momentum ρ, add up.
+def effective_steps(num_steps: int, *, momentum: float, shrink: float = 0.0) -> float:
+    """‖a_k‖₁ of FedNova (Wang et al. 2020): by how much the local steps add up under momentum ρ and shrink ημ.
 
-    Per step c ← ρc + 1, a ← a + c, hence [τ − ρ(1−ρ^τ)/(1−ρ)] / (1−ρ); without momentum it is τ.
+    Per step v ← ρv + 1 − ημ·a, a ← a + v, where η is the learning rate and μ FedProx's. Without the proximal term that
+    is [τ − ρ(1−ρ^τ)/(1−ρ)] / (1−ρ), without momentum (1 − (1−ημ)^τ)/(ημ), with neither τ. Weight decay is ignored.
 
     >>> effective_steps(5, momentum=0.0)
     5.0
     """
-    rho = momentum
-    return (num_steps - rho * (1 - rho**num_steps) / (1 - rho)) / (1 - rho)
+    rho, velocity, total = momentum, 0.0, 0.0
+    if not shrink:
+        return (num_steps - rho * (1 - rho**num_steps) / (1 - rho)) / (1 - rho)
+    for _ in range(num_steps):
+        velocity = rho * velocity + 1 - shrink * total
+        total += velocity
+    return total
+
+
+def check_normalizable(*, lr: float, momentum: float, prox_mu: float) -> None:
+    """Refuse FedNova where a step could count negatively: that is excluded for every τ iff ημ ≤ (1 − √ρ)²."""
+    limit = (1 - momentum**0.5) ** 2
+    if lr * prox_mu > limit:
+        raise ConfigError(
+            f"FedNova with prox_mu {prox_mu} and momentum {momentum} needs lr · prox_mu <= (1 − √momentum)² = "
+            f"{limit:.4g}, got {lr * prox_mu:.4g}; lower local.lr, local.momentum or algorithm.prox_mu"
+        )
