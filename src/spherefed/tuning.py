@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from spherefed.errors import ConfigError, FederationError
+from spherefed.errors import CalibrationError, ConfigError, FederationError
 from spherefed.evaluation import GLOBAL_TEST
 from spherefed.experiment import Experiment, changed
 from spherefed.runner import Engine, run_to_end
@@ -112,8 +112,8 @@ def _score(experiment: Experiment, engine: Engine) -> dict[str, float]:
     try:
         result = run_to_end(experiment, folder / "run", engine=engine)
         return {stage: accuracies[GLOBAL_TEST] for stage, accuracies in result["accuracy"].items()}
-    except FederationError:
-        # Diverged: every client's update was refused as not finite. That is a result, and a bad one.
+    except (FederationError, CalibrationError):
+        # Diverged (every update was refused as not finite) or died (all features zero): a result, and a bad one.
         return dict.fromkeys(("trained", "calibrated") if experiment.calibration else ("trained",), 0.0)
     finally:
         shutil.rmtree(folder)
