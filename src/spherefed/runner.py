@@ -11,15 +11,19 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from spherefed.assembly import Assembly, assemble, build_classifier
 from spherefed.data import sources
 from spherefed.engines.local import InProcess, Parallel
-from spherefed.evaluation import GLOBAL_TEST, local_accuracies
+from spherefed.errors import DataError
+from spherefed.evaluation import GLOBAL_TEST, Counts, count, local_accuracies
 from spherefed.experiment import Experiment, read
 from spherefed.federation import Fleet, Round, calibrate, evaluate_on_clients, federate
 from spherefed.messages import ModelState
 from spherefed.nn.classifier import Classifier
 from spherefed.runs import Checkpoint, RunDirectory, read_lines
+from spherefed.tensors import one_thread
 from spherefed.workbench import Workbench
 
 
@@ -45,10 +49,18 @@ class Progress:
     """On the global test set; None in rounds that are not evaluated."""
 
 
-def run(experiment: Experiment, out: Path, *, engine: Engine | None = None, resume: bool = False) -> Iterator[Progress]:
+def run(
+    experiment: Experiment,
+    out: Path,
+    *,
+    engine: Engine | None = None,
+    resume: bool = False,
+    trained: Path | None = None,
+) -> Iterator[Progress]:
     """Run to the end, yielding after each round; the outcome is in the run directory.
 
-    Stopping the iteration (or Ctrl-C) leaves a checkpoint of the last whole round to resume from.
+    Stopping the iteration (or Ctrl-C) leaves a checkpoint of the last whole round to resume from. `trained` is a
+    finished run that differs at most in its calibration: its rounds are taken over instead of run again.
     """
     engine = engine or Engine()
     directory = RunDirectory(out)
@@ -60,7 +72,9 @@ def run(experiment: Experiment, out: Path, *, engine: Engine | None = None, resu
             return
     else:
         directory.begin(experiment, environment(experiment, engine), assembly.partition)
-    checkpoint = (directory.load_checkpoint() if resume else None) or Checkpoint(0, initial, {})
+        if trained is not None:
+            directory.adopt_rounds(RunDirectory(trained), experiment)
+    checkpoint = directory.load_checkpoint() or Checkpoint(0, initial, {})
     with closing(_fleet(assembly, engine)) as fleet:
         model = checkpoint.model
         for finished in _rounds(assembly, fleet, directory, checkpoint, engine.checkpoint_every):
@@ -86,6 +100,21 @@ def load(run_directory: str | Path) -> Classifier:
     bench = Workbench(build_classifier(experiment, sources.load(experiment.data.name)))
     bench.lay(model)
     return bench.classifier.eval()
+
+
+def evaluate_run(run_directory: Path, data: str, *, device: str = "cpu") -> Counts:
+    """Right answers of a finished run's final model on the test part of a data set."""
+    classifier = load(run_directory).to(device)
+    test = sources.load(data)
+    if test.num_classes > classifier.num_classes:
+        raise DataError(f"{data} has {test.num_classes} classes, the model of {run_directory} {classifier.num_classes}")
+    try:
+        with one_thread():
+            return count(classifier, test.test, torch.device(device))
+    except RuntimeError as error:
+        raise DataError(
+            f"the model of {run_directory} cannot read {data}, inputs {test.input_shape}: {error}"
+        ) from error
 
 
 def environment(experiment: Experiment, engine: Engine) -> dict[str, Any]:

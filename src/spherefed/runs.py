@@ -14,7 +14,7 @@ import json
 import os
 import tempfile
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +80,18 @@ class RunDirectory:
             raise RunError(
                 f"the partition of {self.path} comes out differently with this numpy; install the stored one"
             )
+
+    def adopt_rounds(self, other: "RunDirectory", experiment: Experiment) -> None:
+        """Take over the rounds of a finished run of the same training."""
+        same_training = replace(read(other.path), calibration=None) == replace(experiment, calibration=None)
+        if not other.finished or not same_training:
+            raise RunError(
+                f"{other.path} is not a finished run of the same training, so its rounds cannot be taken over"
+            )
+        ledger = [line for line in read_lines(other.path / "ledger.jsonl") if line["round"] < experiment.rounds]
+        _append(self.path / "ledger.jsonl", ledger)
+        _append(self.path / "rounds.jsonl", read_lines(other.path / "rounds.jsonl"))
+        _write_bytes(self.path / "checkpoint.safetensors", (other.path / "checkpoint.safetensors").read_bytes())
 
     def append_round(self, line: Mapping[str, Any], refused: Iterable[Mapping[str, Any]]) -> None:
         _append(self.path / "ledger.jsonl", refused)

@@ -1,8 +1,19 @@
-"""Experiments by name."""
+"""Experiments by name, and the methods to run on them."""
 
+import json
 from collections.abc import Callable
+from importlib.resources import files
 
 from spherefed.experiment import Experiment
 from spherefed.recipes.digits import digits
+from spherefed.recipes.methods import Settings
 
 RECIPES: dict[str, Callable[[], Experiment]] = {"digits": digits}
+
+
+def tuned(recipe: str) -> Settings:
+    """The values `spherefed tune` chose for this recipe; none if it was never tuned."""
+    file = files(__package__) / "tuned" / f"{recipe}.json"
+    if not file.is_file():
+        return {}
+    return {name: found["chosen"] for name, found in json.loads(file.read_text(encoding="utf-8"))["methods"].items()}

@@ -1,0 +1,319 @@
+"""The command line: thin verbs over the library. Imports are made where they are needed, so that --help is quick."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ParamSpec
+
+import click
+
+if TYPE_CHECKING:
+    from spherefed.experiment import Experiment
+    from spherefed.runner import Engine
+
+P = ParamSpec("P")
+INTERRUPTED = 130
+"""Exit code after Ctrl-C, as shells have it."""
+
+
+def main() -> None:
+    """The entry point: user errors are one line and exit code 2, Ctrl-C is 130."""
+    from spherefed.errors import SpherefedError
+
+    try:
+        commands(standalone_mode=False)
+    except click.exceptions.Exit as stop:
+        sys.exit(stop.exit_code)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except SpherefedError as error:
+        click.echo(f"error: {error}", err=True)
+        sys.exit(2)
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("interrupted; the last whole round is saved, --resume goes on from it", err=True)
+        sys.exit(INTERRUPTED)
+
+
+def example(*lines: str) -> str:
+    """An epilog that shows how a command is used."""
+    return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
+
+
+CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
+
+
+@click.group(
+    context_settings=CONTEXT,
+    epilog=example("spherefed compare digits --seeds 5", "spherefed run digits --set local.epochs=2"),
+)
+@click.version_option(package_name="spherefed")
+def commands() -> None:
+    """Hyperspherical federated learning: one fixed head for all, unit features, closed-form calibration."""
+
+
+def engine_options(command: Callable[P, None]) -> Callable[P, None]:
+    """--workers, --device, --checkpoint-every: how to compute. Results do not depend on the first and the last."""
+    for option in (
+        click.option("--checkpoint-every", type=click.IntRange(1), default=1, show_default=True, metavar="ROUNDS"),
+        click.option("--device", default="cpu", show_default=True, help="A torch device, such as cpu or cuda."),
+        click.option("--workers", type=click.IntRange(0), default=0, show_default=True, help="Processes; 0: none."),
+    ):
+        command = option(command)
+
+    @wraps(command)
+    def with_engine(*args: P.args, **kwargs: P.kwargs) -> None:
+        from spherefed.runner import Engine
+
+        given: dict[str, Any] = {name: kwargs.pop(name) for name in ("workers", "device", "checkpoint_every")}
+        kwargs["engine"] = Engine(**given)
+        command(*args, **kwargs)
+
+    return with_engine
+
+
+SET = click.option(
+    "--set", "settings", multiple=True, metavar="PATH=VALUE", help="Change a field, e.g. partition.alpha=0.5."
+)
+
+
+@commands.command(
+    epilog=example(
+        "spherefed run digits --set partition.alpha=0.5 --set seed=3",
+        "spherefed run my-experiment.toml --out runs/mine --workers 2",
+        "spherefed run digits --out runs/mine --resume",
+    )
+)
+@click.argument("experiment")
+@SET
+@click.option("--out", type=click.Path(path_type=Path), help="The run directory; default: runs/NAME-seedS-DIGEST.")
+@click.option("--resume", is_flag=True, help="Go on with an interrupted run.")
+@engine_options
+def run(experiment: str, settings: tuple[str, ...], out: Path | None, resume: bool, engine: "Engine") -> None:
+    """Run one EXPERIMENT: a recipe by name, a TOML or JSON file, or an earlier run directory."""
+    from spherefed import runner
+
+    resolved = _experiment(experiment, settings)
+    out = out or Path("runs") / f"{resolved.name}-seed{resolved.seed}-{resolved.digest()[:8]}"
+    with _progress(resolved.rounds) as advance:
+        for progress in runner.run(resolved, out, engine=engine, resume=resume):
+            advance(f"{resolved.name}, seed {resolved.seed}", progress, progress.index + 1)
+    _print_summary([out])
+    click.echo(f"run: {out}")
+
+
+@commands.command(
+    epilog=example(
+        "spherefed compare digits --seeds 5",
+        "spherefed compare my-experiment.toml --with ffc,spherefed --seeds 3 --out runs/mine",
+        "spherefed compare digits --set partition.alpha=1.0 --set fedavg+spherefed:local.lr=2.0",
+    )
+)
+@click.argument("experiment")
+@click.option("--base", default="fedavg", show_default=True, help="The base algorithm.")
+@click.option("--with", "overlays", default="ffc,spherefed", show_default=True, help="What is laid over it.")
+@click.option("--seeds", type=click.IntRange(1), default=5, show_default=True)
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="[METHOD:]PATH=VALUE",
+    help="Change a field, for all methods or for one.",
+)
+@click.option(
+    "--tuned", type=click.Path(path_type=Path), help="A file from `spherefed tune`; default: the recipe's own."
+)
+@click.option("--out", type=click.Path(path_type=Path), help="Folder of the runs; default: runs/NAME-DATE.")
+@click.option("--resume", is_flag=True, help="Go on with an interrupted comparison.")
+@engine_options
+def compare(
+    experiment: str,
+    base: str,
+    overlays: str,
+    seeds: int,
+    settings: tuple[str, ...],
+    tuned: Path | None,
+    out: Path | None,
+    resume: bool,
+    engine: "Engine",
+) -> None:
+    """Compare methods on identical partitions of EXPERIMENT over several seeds; ends in a table and a page."""
+    from datetime import datetime
+
+    from spherefed import comparison
+    from spherefed.experiment import changed
+    from spherefed.recipes.methods import methods
+    from spherefed.report.page import write_page
+
+    everywhere = [s for s in settings if ":" not in s.partition("=")[0]]
+    single = [s.partition(":")[::2] for s in settings if ":" in s.partition("=")[0]]
+    names = [name.strip() for name in overlays.split(",") if name.strip()]
+    built = methods(_experiment(experiment, everywhere), base, names, _tuned(experiment, tuned))
+    for name, setting in single:
+        _check_name(name, built)
+        built[name] = changed(built[name], [setting])
+    out = out or Path("runs") / f"{next(iter(built.values())).name}-{datetime.now():%Y%m%d-%H%M%S}"
+    with _progress(comparison.num_steps(built, seeds)) as advance:
+        for step in comparison.compare(built, seeds, out, engine=engine, resume=resume):
+            advance(f"{step.method}, seed {step.seed}", step.progress)
+    _print_summary([out])
+    click.echo(f"page: {write_page([out], out / 'report.html').resolve()}")
+
+
+@commands.command(
+    epilog=example("spherefed report runs/digits-20260101-120000", "spherefed report runs --out page.html")
+)
+@click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--out", type=click.Path(path_type=Path), default="report.html", show_default=True)
+@click.option("--markdown", is_flag=True, help="Print the table as Markdown.")
+def report(runs: tuple[Path, ...], out: Path, markdown: bool) -> None:
+    """Make the table and the page from RUNS: run directories, or folders of them."""
+    from spherefed.report.page import write_page
+
+    _print_summary(list(runs), markdown=markdown)
+    click.echo(f"page: {write_page(list(runs), out).resolve()}", err=markdown)
+
+
+@commands.command(
+    epilog=example("spherefed evaluate runs/mine --data digits", "spherefed evaluate runs/mine --data arrays:mine.npz")
+)
+@click.argument("run_directory", metavar="RUN", type=click.Path(path_type=Path))
+@click.option("--data", required=True, help="A data set by name, or arrays:FILE.npz; its test part is used.")
+@click.option("--device", default="cpu", show_default=True)
+def evaluate(run_directory: Path, data: str, device: str) -> None:
+    """Count the right answers of a finished RUN's final model on the test part of a data set."""
+    from spherefed.runner import evaluate_run
+
+    counts = evaluate_run(run_directory, data, device=device)
+    click.echo(
+        f"final model on the test part of {data}: {counts.correct} of {counts.total} right, {counts.accuracy:.2%}"
+    )
+
+
+@commands.command(
+    epilog=example(
+        "spherefed tune digits --with spherefed --grid local.lr=0.02,0.05,0.1,0.2,0.5 --out tuned.json",
+        "spherefed compare digits --tuned tuned.json",
+    )
+)
+@click.argument("experiment")
+@click.option("--base", default="fedavg", show_default=True, help="The base algorithm.")
+@click.option("--with", "overlays", default="spherefed", show_default=True, help="What is laid over it.")
+@click.option("--grid", default="local.lr=0.01,0.03,0.1,0.3,1.0", show_default=True, metavar="PATH=V1,V2,…")
+@click.option("--seeds", type=click.IntRange(1), default=3, show_default=True, help="Seeds of tuning's own.")
+@click.option("--out", type=click.Path(path_type=Path), default="tuned.json", show_default=True)
+@SET
+@engine_options
+def tune(
+    experiment: str,
+    base: str,
+    overlays: str,
+    grid: str,
+    seeds: int,
+    out: Path,
+    settings: tuple[str, ...],
+    engine: "Engine",
+) -> None:
+    """Choose values on a validation split: a grid per method, extended at its edges, equally large for all."""
+    from spherefed import tuning
+    from spherefed.recipes.methods import methods
+    from spherefed.runs import write_json
+
+    path, values = _grid(grid)
+    names = [name.strip() for name in overlays.split(",") if name.strip()]
+    built = methods(_experiment(experiment, settings), base, names, {})
+    searches: dict[str, tuning.Search] = {}
+    for search in tuning.tune(built, path, values, seeds=seeds, engine=engine):
+        searches[search.method] = search
+        value, scores = list(search.scores.items())[-1]
+        shown = ", ".join(f"{stage} {score:.2%}" for stage, score in scores.items())
+        click.echo(f"{search.method}: {path} = {value:g} → {shown}")
+    for search in searches.values():
+        click.echo(f"chosen for {search.method}: {path} = {search.best:g}")
+    write_json(out, tuning.table(list(searches.values()), seeds))
+    click.echo(f"table: {out}")
+
+
+def _experiment(name: str, settings: "tuple[str, ...] | list[str]") -> "Experiment":
+    from spherefed.experiment import changed, find
+    from spherefed.recipes import RECIPES
+
+    return changed(find(name, RECIPES), settings)
+
+
+def _tuned(recipe: str, file: Path | None) -> Any:
+    from spherefed import recipes
+    from spherefed.runs import read_json
+
+    if file is None:
+        return recipes.tuned(recipe)
+    return {name: found["chosen"] for name, found in read_json(file)["methods"].items()}
+
+
+def _grid(text: str) -> tuple[str, list[float]]:
+    from spherefed.errors import ConfigError
+
+    path, _, values = text.partition("=")
+    try:
+        return path, [float(value) for value in values.split(",")]
+    except ValueError:
+        raise ConfigError(f"--grid wants path=number,number,…; got {text!r}") from None
+
+
+def _check_name(name: str, known: "dict[str, Any]") -> None:
+    from spherefed.errors import ConfigError
+    from spherefed.schema import nearest
+
+    if name not in known:
+        raise ConfigError(f"no method {name!r} in this comparison; {nearest(name, known)}")
+
+
+def _print_summary(runs: list[Path], *, markdown: bool = False) -> None:
+    from rich.console import Console
+
+    from spherefed.report.summary import summarize
+    from spherefed.report.tables import markdown_table, rich_table
+
+    summary = summarize(runs)
+    if markdown:
+        click.echo(markdown_table(summary))
+        return
+    console = Console()
+    console.print(rich_table(summary))
+    for note in summary.notes:
+        console.print(f"note: {note}", style="dim", highlight=False)
+
+
+@contextmanager
+def _progress(total: int) -> "Iterator[Callable[..., None]]":
+    """A live bar on a terminal, a line every so often elsewhere; either way on standard error."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[news]}"),
+    )
+    done = 0
+    with Bar(*columns, console=console, disable=not console.is_terminal) as bar:
+        task = bar.add_task("starting", total=total, news="")
+
+        def advance(what: str, progress: Any, completed: int | None = None) -> None:
+            nonlocal done
+            done = done + 1 if completed is None else completed
+            news = f"loss {progress.loss:.4f}"
+            if progress.accuracy is not None:
+                news += f", accuracy {progress.accuracy:.2%}"
+            bar.update(task, completed=done, description=what, news=news)
+            if not console.is_terminal and progress.index + 1 == progress.rounds:
+                click.echo(f"{what}: round {progress.index + 1} of {progress.rounds}, {news}", err=True)
+
+        yield advance

@@ -1,0 +1,46 @@
+"""Several methods on identical partitions over several seeds: the runs behind a table."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from spherefed.experiment import Experiment
+from spherefed.runner import Engine, Progress, run
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Where a comparison is: this method and seed have got so far."""
+
+    method: str
+    seed: int
+    progress: Progress
+
+
+def compare(
+    methods: Mapping[str, Experiment], seeds: int, out: Path, *, engine: Engine, resume: bool = False
+) -> Iterator[Step]:
+    """Run every method for seeds 0 … n−1, each into `out/METHOD/seed-S`, yielding after every round.
+
+    A method that differs from an earlier one only in its calibration goes on from that one's trained model.
+    """
+    for seed in range(seeds):
+        trained: dict[str, Path] = {}
+        for name, method in methods.items():
+            experiment = method.with_seed(seed)
+            path = out / name / f"seed-{seed}"
+            key = replace(experiment, calibration=None).digest()
+            going_on = resume and (path / "experiment.json").exists()
+            for progress in run(experiment, path, engine=engine, resume=going_on, trained=trained.get(key)):
+                yield Step(name, seed, progress)
+            trained.setdefault(key, path)
+
+
+def num_steps(methods: Mapping[str, Experiment], seeds: int) -> int:
+    """How many rounds `compare` will yield when nothing was run before."""
+    return seeds * sum(experiment.rounds for experiment in shared_training(methods))
+
+
+def shared_training(methods: Mapping[str, Experiment]) -> list[Experiment]:
+    """One experiment per training run: methods that differ only in their calibration share it."""
+    return list({replace(e, calibration=None).digest(): e for e in methods.values()}.values())

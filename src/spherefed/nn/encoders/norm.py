@@ -1,0 +1,52 @@
+"""The `NormLayer` of SphereFed, Tables 11-15: which one, in how many groups, and the convolution it always follows.
+
+Also `has_batch_statistics`, which asks of any network whether its layers look at the whole batch.
+"""
+
+from math import gcd
+from typing import Literal
+
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+Norm = Literal["batch", "group"]
+"""SphereFed, App. F.1: BatchNorm for MobileNetV2 on CIFAR-100, GroupNorm for everything else."""
+
+MAX_GROUPS = 32
+
+
+def norm_layer(norm: Norm, channels: int) -> nn.Module:
+    """One normalisation layer with a learned scale and shift per channel.
+
+    >>> [norm_layer("group", channels).num_groups for channels in (16, 24, 512)]
+    [16, 8, 32]
+    """
+    if norm == "batch":
+        return nn.BatchNorm2d(channels)
+    # Unstated in the paper: the number of groups. 32 (Wu and He 2018), or as many of 32 as divide the channels.
+    return nn.GroupNorm(gcd(MAX_GROUPS, channels), channels)
+
+
+def conv_norm(
+    channels: int, width: int, norm: Norm, *, kernel: int = 3, stride: int = 1, groups: int = 1, bias: bool = False
+) -> list[nn.Module]:
+    """Convolution and NormLayer; padding keeps the image's size at stride 1.
+
+    Unstated in the paper: a bias (the norm's own shift makes it needless), and the initial weights (torch's defaults).
+    """
+    padding = kernel // 2
+    return [
+        nn.Conv2d(channels, width, kernel, stride, padding, groups=groups, bias=bias),
+        norm_layer(norm, width),
+    ]
+
+
+def has_batch_statistics(module: nn.Module) -> bool:
+    """Whether any layer is a BatchNorm: trains on its batch's statistics, and keeps running ones as buffers.
+
+    >>> has_batch_statistics(nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8)))
+    True
+    >>> has_batch_statistics(nn.GroupNorm(4, 8))
+    False
+    """
+    return any(isinstance(layer, _BatchNorm) for layer in module.modules())

@@ -1,0 +1,77 @@
+"""Methods by name, as changes of an experiment: a base algorithm, and what can be laid over it.
+
+SphereFed is three values (head, loss, calibration) on any base, so every method here is a `replace`.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from spherefed.algorithms import Algorithm, fedavg
+from spherefed.calibration import Ffc
+from spherefed.errors import ConfigError
+from spherefed.experiment import Experiment, Model, changed
+from spherefed.losses import CrossEntropy, MeanSquares
+from spherefed.nn.heads import FixedRandom, Learned, Orthonormal
+from spherefed.schema import nearest
+
+BASES: Mapping[str, Callable[[], Algorithm]] = {"fedavg": fedavg}
+"""Base algorithms, with the values they are usually run with."""
+
+
+def plain(experiment: Experiment) -> Experiment:
+    """The base algorithm itself: a learned head, cross-entropy, no calibration."""
+    model = Model(encoder=experiment.model.encoder, head=Learned(), normalize=False)
+    return replace(experiment, model=model, loss=CrossEntropy(), calibration=None)
+
+
+def with_ffc(experiment: Experiment) -> Experiment:
+    """The base algorithm, its head calibrated by FFC after training: how much of SphereFed's gain is FFC alone."""
+    return replace(plain(experiment), calibration=Ffc())
+
+
+def with_babu(experiment: Experiment) -> Experiment:
+    """A random head that is never trained (Oh et al. 2021)."""
+    base = plain(experiment)
+    return replace(base, model=replace(base.model, head=FixedRandom()))
+
+
+def with_spherefed(experiment: Experiment) -> Experiment:
+    """Fixed orthonormal head (Eq. 4), unit features, MSE (Eq. 5), FFC (Eq. 10)."""
+    model = Model(encoder=experiment.model.encoder, head=Orthonormal(), normalize=True)
+    return replace(experiment, model=model, loss=MeanSquares(), calibration=Ffc())
+
+
+OVERLAYS: Mapping[str, Callable[[Experiment], Experiment]] = {
+    "ffc": with_ffc,
+    "babu": with_babu,
+    "spherefed": with_spherefed,
+}
+
+CALIBRATES = ("ffc",)
+"""Overlays that only calibrate: they share the base's training run, and its learning rate."""
+
+Settings = Mapping[str, Mapping[str, float]]
+"""Method → tuned values by path, e.g. {"fedavg+spherefed": {"local.lr": 2.0}}."""
+
+
+def on_base(experiment: Experiment, base: str) -> Experiment:
+    """The experiment with this base algorithm."""
+    if base not in BASES:
+        raise ConfigError(f"unknown base algorithm {base!r}; {nearest(base, BASES)}")
+    return replace(experiment, algorithm=BASES[base]())
+
+
+def methods(experiment: Experiment, base: str, overlays: Sequence[str], tuned: Settings) -> dict[str, Experiment]:
+    """The base and each overlay on it, by name, with tuned values where there are some."""
+    on = on_base(experiment, base)
+    built = {base: _tuned(plain(on), tuned.get(base, {}))}
+    for overlay in overlays:
+        if overlay not in OVERLAYS:
+            raise ConfigError(f"unknown overlay {overlay!r}; {nearest(overlay, OVERLAYS)}")
+        key = base if overlay in CALIBRATES else f"{base}+{overlay}"
+        built[f"{base}+{overlay}"] = _tuned(OVERLAYS[overlay](on), tuned.get(key, {}))
+    return built
+
+
+def _tuned(experiment: Experiment, values: Mapping[str, float]) -> Experiment:
+    return changed(experiment, [f"{path}={value!r}" for path, value in values.items()])

@@ -1,0 +1,122 @@
+"""What a method is called, derived from its experiment alone.
+
+A name is made of the base algorithm (FedAvg, FedProx, …), of what is laid over it (SphereFed, BABU, or the bare
+switches) and of the stage (trained, calibrated). Where two experiments get one name, what differs is appended.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+from typing import Any
+
+from spherefed.schema import differences
+
+Experiment = Mapping[str, Any]
+
+_CALIBRATIONS = {"ffc": "FFC", "ccvr": "CCVR"}
+
+
+def base_name(experiment: Experiment) -> str:
+    """The base algorithm.
+
+    >>> base_name({"algorithm": {"prox_mu": 0.01, "server": {"kind": "sgd", "lr": 1.0, "momentum": 0.0}}})
+    'FedProx'
+    >>> base_name({"algorithm": {"server": {"kind": "adam", "lr": 0.01}}})
+    'FedOpt (adam)'
+    """
+    parts = []
+    if _at(experiment, "algorithm.prox_mu", 0.0):
+        parts.append("FedProx")
+    if _at(experiment, "algorithm.normalize_steps", False):
+        parts.append("FedNova")
+    server = kind_of(_at(experiment, "algorithm.server", "sgd"))
+    momentum = _at(experiment, "algorithm.server.momentum", 0.0) if server == "sgd" else 0.0
+    if server != "sgd" or momentum or _at(experiment, "algorithm.server.lr", 1.0) != 1.0:
+        parts.append(f"FedOpt ({server}{' momentum' if momentum else ''})")
+    return " + ".join(parts) or "FedAvg"
+
+
+def is_spherefed(experiment: Experiment) -> bool:
+    """Fixed orthonormal head, unit features, MSE: what SphereFed trains."""
+    return _switches(experiment) == ("orthonormal", True, "mse")
+
+
+def is_plain(experiment: Experiment) -> bool:
+    """Nothing laid over the base algorithm: learned head, features as they come, cross-entropy."""
+    return _switches(experiment) == ("learned", False, "ce")
+
+
+def stage_names(experiment: Experiment) -> tuple[str, str]:
+    """What the model is called as trained, and after calibration."""
+    base, calibration = base_name(experiment), kind_of(experiment.get("calibration"))
+    suffix = _CALIBRATIONS.get(calibration, calibration)
+    if is_spherefed(experiment):
+        name = "SphereFed" if base == "FedAvg" else f"{base} + SphereFed"
+        if calibration == "none":
+            return f"{name} without FFC", name
+        return f"{name} before {suffix}", name if calibration == "ffc" else f"{name} with {suffix}"
+    head, normalize, loss = _switches(experiment)
+    name = f"{base} + BABU" if head == "random" else base
+    extras = [
+        *([loss] if loss != "ce" else []),
+        *([f"{head} head"] if head not in ("learned", "random") else []),
+        *(["unit features"] if normalize else []),
+    ]
+    name = ", ".join([name, *extras])
+    return name, f"{name} + {suffix}"
+
+
+def distinguish(name: str, experiments: Sequence[Experiment]) -> list[str]:
+    """One name for several experiments: what differs between them is appended to each.
+
+    >>> distinguish("FedAvg", [{"local": {"lr": 0.1, "epochs": 5}}, {"local": {"lr": 0.5, "epochs": 5}}])
+    ['FedAvg (local.lr 0.1)', 'FedAvg (local.lr 0.5)']
+    """
+    if len(experiments) == 1:
+        return [name]
+    pairs = combinations(experiments, 2)
+    paths = list(dict.fromkeys(line.partition(": ")[0] for pair in pairs for line in differences(*pair)))
+    telling = [path for path in paths if path != "name"]
+    # A name says least; it is used where nothing else tells two experiments apart.
+    if len({_values(experiment, telling) for experiment in experiments}) < len(experiments):
+        telling = paths
+    return [f"{name} ({_values(experiment, telling)})" for experiment in experiments]
+
+
+def kind_of(value: Any) -> str:
+    """The `kind` of a component in plain data, "none" where there is none."""
+    if isinstance(value, Mapping):
+        return str(value.get("kind", "none"))
+    return "none" if value is None else str(value)
+
+
+def _switches(experiment: Experiment) -> tuple[str, bool, str]:
+    return (
+        kind_of(_at(experiment, "model.head", "learned")),
+        bool(_at(experiment, "model.normalize", False)),
+        kind_of(_at(experiment, "loss", "ce")),
+    )
+
+
+def _values(experiment: Experiment, paths: Sequence[str]) -> str:
+    """`path value` for the paths that this experiment has; a component is written by its kind."""
+    texts = []
+    for path in paths:
+        value = _at(experiment, path, _ABSENT)
+        if value is not _ABSENT:
+            plain = isinstance(value, str | Mapping) or value is None
+            text = kind_of(value) if plain else json.dumps(value, ensure_ascii=False)
+            texts.append(f"{path} {text}")
+    return ", ".join(texts)
+
+
+_ABSENT = object()
+
+
+def _at(plain: Any, path: str, default: Any) -> Any:
+    """The value at a dotted path of nested plain data."""
+    for name in path.split("."):
+        if not isinstance(plain, Mapping) or name not in plain:
+            return default
+        plain = plain[name]
+    return plain

@@ -1,0 +1,139 @@
+"""The rows of a summary as text, in one place, and laid out for a terminal or as Markdown."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from spherefed.report.summary import Estimate, Row, Summary
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+CAPTION = (
+    "Accuracy: mean ± half-width of the 95 % confidence interval (Student's t over seeds), in per cent. "
+    "Differences: paired by seed, in percentage points. Bytes over the whole run; bytes and time: means over seeds."
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cells:
+    """A table as text: the first column is a name, the others are aligned to the right."""
+
+    columns: tuple[str, ...]
+    lines: tuple[tuple[str, ...], ...]
+
+
+def cells(summary: Summary) -> Cells:
+    """The table of a report."""
+    columns = (
+        "method",
+        "seeds",
+        "accuracy",
+        f"vs {summary.baseline.label}",
+        "sent / client",
+        "received / client",
+        "time",
+    )
+    lines = (
+        (
+            row.label,
+            str(len(row.seeds)),
+            percent(row.accuracy),
+            _difference(row, summary.baseline),
+            human_bytes(row.bytes_up),
+            human_bytes(row.bytes_down),
+            human_seconds(row.seconds),
+        )
+        for row in summary.rows
+    )
+    return Cells(columns=columns, lines=tuple(lines))
+
+
+def rich_table(summary: Summary) -> "Table":
+    """The table for a terminal."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    content = cells(summary)
+    table = Table(box=SIMPLE_HEAD, caption=CAPTION, caption_justify="left", pad_edge=False, padding=0, show_edge=False)
+    for index, column in enumerate(content.columns):
+        # Headings wrap and numbers do not. Text, not str: a label in brackets is no markup.
+        width = max(len(text) for text in (*column.split(), *(line[index] for line in content.lines)))
+        table.add_column(Text(column), justify="right" if index else "left", width=width)
+    for line in content.lines:
+        table.add_row(*map(Text, line))
+    return table
+
+
+def markdown_table(summary: Summary) -> str:
+    """The table for documents, with the same content."""
+    content = cells(summary)
+    rule = ("---", *["---:"] * (len(content.columns) - 1))
+    lines = [_markdown(content.columns), _markdown(rule), *map(_markdown, content.lines)]
+    return "\n".join([*lines, "", CAPTION, ""])
+
+
+def percent(value: Estimate) -> str:
+    """An accuracy in per cent.
+
+    >>> percent(Estimate(mean=0.9321, half_width=0.0123, count=5))
+    '93.21 ± 1.23'
+    >>> percent(Estimate(mean=0.9321, half_width=None, count=1))
+    '93.21 ± –'
+    """
+    return f"{100 * value.mean:.2f} ± {_half_width(value)}"
+
+
+def points(value: Estimate) -> str:
+    """A difference of accuracies in percentage points, always with its sign.
+
+    >>> points(Estimate(mean=-0.004, half_width=0.01, count=5))
+    '−0.40 ± 1.00'
+    """
+    return f"{100 * value.mean:+.2f}".replace("-", "−") + f" ± {_half_width(value)}"
+
+
+def human_bytes(number: float) -> str:
+    """Three figures and a decimal unit.
+
+    >>> [human_bytes(n) for n in (0, 999, 1234, 999_600, 2_500_000)]
+    ['0 B', '999 B', '1.23 kB', '1.00 MB', '2.50 MB']
+    """
+    units = ["B", "kB", "MB", "GB", "TB"]
+    while number >= 999.5 and len(units) > 1:
+        number /= 1000
+        units.pop(0)
+    return f"{_three_figures(number) if units[0] != 'B' else round(number)} {units[0]}"
+
+
+def human_seconds(seconds: float) -> str:
+    """Seconds up to two minutes, then minutes, then hours.
+
+    >>> [human_seconds(s) for s in (0.046, 2.1, 600, 9000)]
+    ['0.05 s', '2.1 s', '10.0 min', '2.5 h']
+    """
+    if seconds < 120:
+        return f"{seconds:.{2 if seconds < 1 else 1}f} s"
+    return f"{seconds / 60:.1f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def _difference(row: Row, baseline: Row) -> str:
+    if row is baseline:
+        return "baseline"
+    if row.difference is None:
+        return "–"
+    pairs = f" ({row.difference.count} pairs)" if row.difference.count < len(row.seeds) else ""
+    return points(row.difference) + pairs
+
+
+def _half_width(value: Estimate) -> str:
+    return "–" if value.half_width is None else f"{100 * value.half_width:.2f}"
+
+
+def _three_figures(number: float) -> str:
+    return f"{number:.{2 if number < 9.995 else 1 if number < 99.95 else 0}f}"
+
+
+def _markdown(line: Sequence[str]) -> str:
+    return "| " + " | ".join(text.replace("|", "\\|").replace("\n", " ") for text in line) + " |"

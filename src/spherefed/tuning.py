@@ -1,0 +1,124 @@
+"""Grid search on a validation split: the same grid size for every method, the test set never looked at.
+
+15 % of the training data takes the place of the test set. A grid whose best value lies on its edge is extended; the
+other methods' grids then grow as well, so that no method gets more tries than another.
+"""
+
+import math
+import shutil
+import statistics
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from spherefed.errors import CalibrationError, ConfigError, FederationError
+from spherefed.evaluation import GLOBAL_TEST
+from spherefed.experiment import Experiment, changed
+from spherefed.runner import Engine, run_to_end
+
+VALIDATION = 0.15
+FIRST_SEED = 1000
+"""Tuning uses seeds of its own, so that no reported partition was seen in tuning."""
+MAX_POINTS = 16
+"""A grid that still has its best on an edge after so many points is given up with what it has."""
+
+
+@dataclass(slots=True)
+class Search:
+    """One method's grid as far as it has been tried: value → mean validation accuracy at each stage."""
+
+    method: str
+    experiment: Experiment
+    path: str
+    scores: dict[float, dict[str, float]] = field(default_factory=dict)
+
+    @property
+    def stage(self) -> str:
+        """What the method is judged by: its final model."""
+        return "trained" if self.experiment.calibration is None else "calibrated"
+
+    @property
+    def best(self) -> float:
+        return max(self.scores, key=lambda value: self.scores[value][self.stage])
+
+    def next_value(self) -> float | None:
+        """The value beyond the edge on which the best lies, or None if it lies inside."""
+        values = sorted(self.scores)
+        if self.best == values[-1]:
+            return _rounded(values[-1] * values[-1] / values[-2])
+        if self.best == values[0]:
+            return _rounded(values[0] * values[0] / values[1])
+        return None
+
+    def neighbour(self) -> float:
+        """The untried value nearest to the best one: for methods that owe the others a try."""
+        values = sorted(self.scores)
+        low, high = values[0] * values[0] / values[1], values[-1] * values[-1] / values[-2]
+        nearest_is_low = self.best / low < high / self.best
+        return _rounded(low if nearest_is_low else high)
+
+
+def tune(
+    methods: Mapping[str, Experiment], path: str, grid: Sequence[float], *, seeds: int, engine: Engine
+) -> Iterator[Search]:
+    """Try every value for every method, extend, and make the grids equally large; yields after every value tried."""
+    if len(set(grid)) < 3 or min(grid) <= 0:
+        raise ConfigError(f"a grid needs at least three different positive values, got {list(grid)}")
+    searches = [Search(name, experiment, path) for name, experiment in methods.items()]
+    for search in searches:
+        for value in sorted(set(grid)):
+            yield _tried(search, value, seeds, engine)
+        while (value_beyond := search.next_value()) is not None and len(search.scores) < MAX_POINTS:
+            yield _tried(search, value_beyond, seeds, engine)
+    largest = max(len(search.scores) for search in searches)
+    for search in searches:
+        while len(search.scores) < largest:
+            yield _tried(search, search.neighbour(), seeds, engine)
+
+
+def table(searches: Sequence[Search], seeds: int) -> dict[str, Any]:
+    """What was tried, what it gave and what was chosen, for a file."""
+    return {
+        "validation": VALIDATION,
+        "seeds": [FIRST_SEED + s for s in range(seeds)],
+        "accuracy": GLOBAL_TEST + " on the validation split",
+        "methods": {
+            s.method: {
+                "chosen": {s.path: s.best},
+                "judged_by": s.stage,
+                "on_edge": s.next_value() is not None,
+                "tried": [{s.path: value, **s.scores[value]} for value in sorted(s.scores)],
+            }
+            for s in searches
+        },
+    }
+
+
+def _tried(search: Search, value: float, seeds: int, engine: Engine) -> Search:
+    experiment = changed(search.experiment, [f"{search.path}={value!r}"])
+    experiment = replace(
+        experiment, data=replace(experiment.data, validation=VALIDATION), evaluate_every=experiment.rounds
+    )
+    results = [_score(experiment.with_seed(FIRST_SEED + s), engine) for s in range(seeds)]
+    stages = results[0].keys()
+    search.scores[value] = {stage: statistics.fmean(r[stage] for r in results) for stage in stages}
+    return search
+
+
+def _score(experiment: Experiment, engine: Engine) -> dict[str, float]:
+    folder = Path(tempfile.mkdtemp(prefix="spherefed-tune-"))
+    try:
+        result = run_to_end(experiment, folder / "run", engine=engine)
+        return {stage: accuracies[GLOBAL_TEST] for stage, accuracies in result["accuracy"].items()}
+    except (FederationError, CalibrationError):
+        # Diverged (every update was refused as not finite) or died (all features zero): a result, and a bad one.
+        return dict.fromkeys(("trained", "calibrated") if experiment.calibration else ("trained",), 0.0)
+    finally:
+        shutil.rmtree(folder)
+
+
+def _rounded(value: float) -> float:
+    """Two significant figures, so that extended grids stay readable."""
+    return round(value, 1 - math.floor(math.log10(value)))
