@@ -75,24 +75,24 @@ def assemble(experiment: Experiment, *, device: str = "cpu", dataset: Dataset | 
     data = _with_validation(whole, experiment)
     labels = data.train.all_labels().numpy()
     parts = partition(experiment.partition, labels, data.num_classes, stream(experiment.seed, Purpose.PARTITION))
-    return Assembly(experiment, data, parts, Workbench(build_classifier(experiment, data, device)))
+    classifier = build_classifier(experiment, data.input_shape, data.num_classes, device)
+    return Assembly(experiment, data, parts, Workbench(classifier))
 
 
-def build_classifier(experiment: Experiment, data: Dataset, device: str = "cpu") -> Classifier:
+def build_classifier(
+    experiment: Experiment, input_shape: tuple[int, ...], num_classes: int, device: str = "cpu"
+) -> Classifier:
     """Encoder and head as the experiment says, initialised from its seed on the CPU, then moved to the device."""
     model = experiment.model
     with torch_stream(experiment.seed, Purpose.ENCODER), one_thread():
-        encoder = model.encoder.build(data.input_shape)
-        example = next(data.train.in_order(2, device=torch.device("cpu")))[0]
+        encoder = model.encoder.build(input_shape)
         try:
             with torch.no_grad():
-                features = encoder.eval()(example)
+                features = encoder.eval()(torch.zeros(1, *input_shape))
         except RuntimeError as error:
-            raise ModelError(
-                f"encoder {model.encoder.kind!r} cannot read inputs of shape {data.input_shape}: {error}"
-            ) from error
-    head = model.head.build(data.num_classes, features.shape[1], experiment.seed)
-    classifier = Classifier(encoder, head, num_classes=data.num_classes, normalize=model.normalize)
+            raise ModelError(f"encoder {model.encoder.kind!r} cannot read inputs of {input_shape}: {error}") from error
+    head = model.head.build(num_classes, features.shape[1], experiment.seed)
+    classifier = Classifier(encoder, head, num_classes=num_classes, normalize=model.normalize)
     try:
         return classifier.to(device)
     except (RuntimeError, AssertionError) as error:

@@ -194,14 +194,22 @@ def evaluate(run_directory: Path, data: str, device: str) -> None:
 
 @commands.command(
     epilog=example(
-        "spherefed tune digits --with spherefed --grid local.lr=0.02,0.05,0.1,0.2,0.5 --out tuned.json",
+        "spherefed tune digits --grid local.lr=0.01,0.03,0.1 --grid fedavg+spherefed:local.lr=1,3,10",
         "spherefed compare digits --tuned tuned.json",
     )
 )
 @click.argument("experiment")
 @click.option("--base", default="fedavg", show_default=True, help="The base algorithm.")
 @click.option("--with", "overlays", default="spherefed", show_default=True, help="What is laid over it.")
-@click.option("--grid", default="local.lr=0.01,0.03,0.1,0.3,1.0", show_default=True, metavar="PATH=V1,V2,…")
+@click.option(
+    "--grid",
+    "grids",
+    multiple=True,
+    default=["local.lr=0.01,0.03,0.1,0.3,1.0"],
+    show_default=True,
+    metavar="[METHOD:]PATH=V1,V2,…",
+    help="Values to start from, for all methods or for one.",
+)
 @click.option("--seeds", type=click.IntRange(1), default=3, show_default=True, help="Seeds of tuning's own.")
 @click.option("--out", type=click.Path(path_type=Path), default="tuned.json", show_default=True)
 @SET
@@ -210,7 +218,7 @@ def tune(
     experiment: str,
     base: str,
     overlays: str,
-    grid: str,
+    grids: tuple[str, ...],
     seeds: int,
     out: Path,
     settings: tuple[str, ...],
@@ -221,11 +229,11 @@ def tune(
     from spherefed.recipes.methods import methods
     from spherefed.runs import write_json
 
-    path, values = _grid(grid)
     names = [name.strip() for name in overlays.split(",") if name.strip()]
     built = methods(_experiment(experiment, settings), base, names, {})
+    path, starts = _grids(grids, built)
     searches: dict[str, tuning.Search] = {}
-    for search in tuning.tune(built, path, values, seeds=seeds, engine=engine):
+    for search in tuning.tune(built, path, starts, seeds=seeds, engine=engine):
         searches[search.method] = search
         value, scores = list(search.scores.items())[-1]
         shown = ", ".join(f"{stage} {score:.2%}" for stage, score in scores.items())
@@ -252,14 +260,30 @@ def _tuned(recipe: str, file: Path | None) -> Any:
     return {name: found["chosen"] for name, found in read_json(file)["methods"].items()}
 
 
-def _grid(text: str) -> tuple[str, list[float]]:
+def _grids(texts: tuple[str, ...], built: "dict[str, Any]") -> tuple[str, dict[str, list[float]]]:
+    """The one path that is tuned, and every method's values."""
     from spherefed.errors import ConfigError
 
-    path, _, values = text.partition("=")
-    try:
-        return path, [float(value) for value in values.split(",")]
-    except ValueError:
-        raise ConfigError(f"--grid wants path=number,number,…; got {text!r}") from None
+    paths = set()
+    general: list[float] | None = None
+    single: dict[str, list[float]] = {}
+    for text in texts:
+        left, _, right = text.partition("=")
+        name, colon, path = left.rpartition(":")
+        paths.add(path)
+        try:
+            values = [float(value) for value in right.split(",")]
+        except ValueError:
+            raise ConfigError(f"--grid wants path=number,number,…; got {text!r}") from None
+        if colon:
+            _check_name(name, built)
+            single[name] = values
+        else:
+            general = values
+    missing = [name for name in built if name not in single]
+    if len(paths) != 1 or (missing and general is None):
+        raise ConfigError(f"--grid must name one path and serve every method; got {', '.join(texts)}")
+    return paths.pop(), {name: single.get(name, general or []) for name in built}
 
 
 def _check_name(name: str, known: "dict[str, Any]") -> None:

@@ -22,7 +22,7 @@ from spherefed.experiment import Experiment, read
 from spherefed.federation import Fleet, Round, calibrate, evaluate_on_clients, federate
 from spherefed.messages import ModelState
 from spherefed.nn.classifier import Classifier
-from spherefed.runs import Checkpoint, RunDirectory, read_lines
+from spherefed.runs import Checkpoint, RunDirectory, read_json, read_lines
 from spherefed.tensors import one_thread
 from spherefed.workbench import Workbench
 
@@ -71,7 +71,7 @@ def run(
         if directory.finished:
             return
     else:
-        directory.begin(experiment, environment(experiment, engine), assembly.partition)
+        directory.begin(experiment, environment(experiment, engine), assembly.dataset.facts(), assembly.partition)
         if trained is not None:
             directory.adopt_rounds(RunDirectory(trained), experiment)
     checkpoint = directory.load_checkpoint() or Checkpoint(0, initial, {})
@@ -96,8 +96,8 @@ def load(run_directory: str | Path) -> Classifier:
     """The final (calibrated) module of a finished run, in eval mode."""
     path = Path(run_directory)
     model = RunDirectory(path).model()
-    experiment = read(path)
-    bench = Workbench(build_classifier(experiment, sources.load(experiment.data.name)))
+    data = read_json(path / "dataset.json")
+    bench = Workbench(build_classifier(read(path), tuple(data["input_shape"]), len(data["classes"])))
     bench.lay(model)
     return bench.classifier.eval()
 

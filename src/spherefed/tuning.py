@@ -61,14 +61,20 @@ class Search:
 
 
 def tune(
-    methods: Mapping[str, Experiment], path: str, grid: Sequence[float], *, seeds: int, engine: Engine
+    methods: Mapping[str, Experiment], path: str, grids: Mapping[str, Sequence[float]], *, seeds: int, engine: Engine
 ) -> Iterator[Search]:
-    """Try every value for every method, extend, and make the grids equally large; yields after every value tried."""
-    if len(set(grid)) < 3 or min(grid) <= 0:
-        raise ConfigError(f"a grid needs at least three different positive values, got {list(grid)}")
+    """Try each method's grid, extend it, and make the grids equally large; yields after every value tried.
+
+    Grids start equally large too, but may lie elsewhere: MSE wants larger learning rates than cross-entropy.
+    """
+    sizes = {len(set(grid)) for grid in grids.values()}
+    if len(sizes) > 1:
+        raise ConfigError(f"every method's grid must start with as many values as the others', got {sorted(sizes)}")
+    if min(sizes) < 3 or min(min(grid) for grid in grids.values()) <= 0:
+        raise ConfigError("a grid needs at least three different positive values")
     searches = [Search(name, experiment, path) for name, experiment in methods.items()]
     for search in searches:
-        for value in sorted(set(grid)):
+        for value in sorted(set(grids[search.method])):
             yield _tried(search, value, seeds, engine)
         while (value_beyond := search.next_value()) is not None and len(search.scores) < MAX_POINTS:
             yield _tried(search, value_beyond, seeds, engine)

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -38,6 +39,17 @@ class Dataset:
     @property
     def input_shape(self) -> tuple[int, ...]:
         return tuple(self.train.inputs.shape[1:])
+
+    def facts(self) -> dict[str, Any]:
+        """What a run keeps of its data set."""
+        return {
+            "name": self.name,
+            "classes": list(self.classes),
+            "input_shape": list(self.input_shape),
+            "num_train": len(self.train),
+            "num_test": len(self.test),
+            "provenance": self.provenance,
+        }
 
 
 def check_examples(examples: Examples, *, num_classes: int, where: str) -> None:

@@ -162,8 +162,9 @@ def _work(connection: "Connection[Any, Any]", job: _Job) -> None:
     """A worker's life: build the model once, then answer for one client after the other until the pipe closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     torch.set_num_threads(1)
-    bench = Workbench(build_classifier(job.experiment, job.dataset, job.device))
-    assembly = Assembly(job.experiment, job.dataset, job.partition, bench)
+    data = job.dataset
+    bench = Workbench(build_classifier(job.experiment, data.input_shape, data.num_classes, job.device))
+    assembly = Assembly(job.experiment, data, job.partition, bench)
     request: Request | None = None
     try:
         while True:
