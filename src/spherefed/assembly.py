@@ -36,9 +36,12 @@ class Assembly:
         mine = self.dataset.train.take(self.partition.parts[number])
         held = stream(experiment.seed, Purpose.HOLDOUT, number)
         kept, held_out = hold_out(len(mine), experiment.data.held_out, held)
+        if experiment.data.pooled and experiment.data.validation:  # tuning: what is held out stays out of sight
+            again, validation = hold_out(len(kept), experiment.data.validation, held)
+            kept, held_out = kept[again], kept[validation]
         return Client(
             id=number,
-            examples=mine if not len(held_out) else mine.take(kept),
+            examples=mine if len(kept) == len(mine) else mine.take(kept),
             held_out=mine.take(held_out),
             bench=self.bench,
             duties=Duties(
@@ -46,6 +49,8 @@ class Assembly:
                 local=experiment.local,
                 loss=experiment.loss,
                 prox_mu=experiment.algorithm.prox_mu,
+                correction=experiment.algorithm.correction,
+                personalization=experiment.personalization,
                 calibration=experiment.calibration,
                 min_samples=experiment.min_samples,
                 augment=self.dataset.augment,
@@ -62,6 +67,12 @@ class Assembly:
             self.bench.lay(model)
             return count(self.bench.classifier, self.dataset.test, self.bench.device)
 
+    def global_accuracy(self, model: ModelState) -> float | None:
+        """Accuracy on the test set; None where there is no test set (pooled) or no whole model (a part is private)."""
+        if not len(self.dataset.test) or self.bench.private:
+            return None
+        return self.evaluate(model).accuracy
+
     def plan(self) -> Plan:
         e = self.experiment
         return Plan(
@@ -72,11 +83,18 @@ class Assembly:
 def assemble(experiment: Experiment, *, device: str = "cpu", dataset: Dataset | None = None) -> Assembly:
     """Load, split, partition, build; everything random follows the experiment's seed."""
     whole = sources.load(experiment.data.name) if dataset is None else dataset
-    data = _with_validation(whole, experiment)
+    data = _pooled(whole) if experiment.data.pooled else _with_validation(whole, experiment)
     labels = data.train.all_labels().numpy()
     parts = partition(experiment.partition, labels, data.num_classes, stream(experiment.seed, Purpose.PARTITION))
-    classifier = build_classifier(experiment, data.input_shape, data.num_classes, device)
-    return Assembly(experiment, data, parts, Workbench(classifier))
+    bench = build_bench(experiment, data.input_shape, data.num_classes, device)
+    return Assembly(experiment, data, parts, bench)
+
+
+def build_bench(
+    experiment: Experiment, input_shape: tuple[int, ...], num_classes: int, device: str = "cpu"
+) -> Workbench:
+    """The initial model on a bench that knows what is shared."""
+    return Workbench(build_classifier(experiment, input_shape, num_classes, device), experiment.algorithm.share)
 
 
 def build_classifier(
@@ -99,6 +117,17 @@ def build_classifier(
         raise ConfigError(
             f"device {device!r} cannot be used: {str(error).splitlines()[0]}; try --device cpu"
         ) from error
+
+
+def _pooled(data: Dataset) -> Dataset:
+    """Training and test examples as one set that clients share (App. B); nothing is left for the server."""
+    parts = (data.train, data.test)
+    train = Examples(
+        torch.cat([part.inputs if part.indices is None else part.inputs[part.indices] for part in parts]),
+        torch.cat([part.all_labels() for part in parts]),
+        data.train.prepare,
+    )
+    return replace(data, train=train, test=train.take(torch.zeros(0, dtype=torch.int64)))
 
 
 def _with_validation(data: Dataset, experiment: Experiment) -> Dataset:

@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from spherefed.algorithms import Algorithm
-from spherefed.calibration import Calibration
+from spherefed.calibration import Calibration, Ffc
 from spherefed.data.partition import Dirichlet, Partitioner
 from spherefed.errors import ConfigError
 from spherefed.losses import CrossEntropy, Loss
 from spherefed.nn.encoders import Encoder, Mlp
 from spherefed.nn.heads import Head, Learned
+from spherefed.personalization import BlendedFfc, Personalization
 from spherefed.schedules import Cosine, Schedule
 from spherefed.schema import from_plain, nearest, to_plain, with_path
 from spherefed.training import LocalTraining, check_normalizable
@@ -32,6 +33,8 @@ class Data:
     """A data set by name, or `arrays:FILE.npz`."""
     validation: float = 0.0
     """Fraction of the training examples that takes the place of the test set: for tuning, never for results."""
+    pooled: bool = False
+    """Training and test examples go to the clients as one set (personalised protocol, App. B); test on `held_out`."""
     held_out: float = 0.0
     """Fraction of each client's own examples kept from training, on which the model is evaluated locally."""
 
@@ -39,6 +42,8 @@ class Data:
         for name in ("validation", "held_out"):
             if not 0 <= getattr(self, name) < 1:
                 raise ConfigError(f"data.{name} must be in [0, 1), got {getattr(self, name)}")
+        if self.pooled and not self.held_out:
+            raise ConfigError("data.pooled leaves no test set, so data.held_out must be above 0; the paper's is 0.15")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,6 +70,8 @@ class Experiment:
     algorithm: Algorithm = field(default_factory=Algorithm)
     schedule: Schedule = field(default_factory=Cosine)
     calibration: Calibration | None = None
+    personalization: Personalization | None = None
+    """What each client makes of the trained model before it is evaluated on the client's own held-out examples."""
     cohort: int | None = None
     """Clients per round, drawn anew each time; none: all of them."""
     min_samples: int = 2
@@ -85,6 +92,20 @@ class Experiment:
 
         if self.algorithm.normalize_steps and self.algorithm.prox_mu:  # no schedule rises above local.lr
             check_normalizable(lr=self.local.lr, momentum=self.local.momentum, prox_mu=self.algorithm.prox_mu)
+        self._check_parts()
+
+    def _check_parts(self) -> None:
+        """Whether what is shared, calibrated and personalised goes together."""
+        share, personal = self.algorithm.share, self.personalization
+        if not isinstance(self.model.head, Learned) and (share == "head" or self.local.head_epochs):
+            which = "algorithm.share = 'head'" if share == "head" else "local.head_epochs"
+            raise ConfigError(f"{which} needs a head that is learned, got {self.model.head.kind!r}")
+        if share != "all" and self.calibration is not None:
+            raise ConfigError(f"calibration needs a model that all clients share, got algorithm.share = {share!r}")
+        if personal is not None and not self.data.held_out:
+            raise ConfigError("personalization is evaluated on clients' own examples: data.held_out must be above 0")
+        if isinstance(personal, BlendedFfc) and not isinstance(self.calibration, Ffc):
+            raise ConfigError("personalization 'blended-ffc' needs calibration 'ffc', whose sums it blends in")
 
     def digest(self) -> str:
         """SHA-256 of the plain form: equal digests mean equal experiments."""

@@ -4,8 +4,8 @@ The loop yields a record per round and takes no callbacks: progress, checkpoints
 `for` body.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -13,6 +13,7 @@ import numpy as np
 from spherefed.admission import Refusal, admit
 from spherefed.algorithms import Algorithm, combine
 from spherefed.calibration import Calibration
+from spherefed.consistency import HEAD
 from spherefed.errors import CalibrationError, FederationError
 from spherefed.evaluation import Counts
 from spherefed.messages import (
@@ -65,12 +66,14 @@ class Round:
     lr: float
     model: ModelState
     memory: Tensors
-    """The server optimiser's own, empty for plain averaging."""
+    """The server optimiser's and the correction's own, empty for plain averaging."""
     num_examples: int
     loss: float
     clients: tuple[int, ...]
     refused: tuple[Refusal, ...]
     traffic: Traffic
+    consistency: dict[str, float] | None = None
+    """SphereFed, Eq. 2 and 3: how far the clients' learned heads agree; None if heads are fixed or not shared."""
 
 
 def federate(
@@ -82,22 +85,23 @@ def federate(
     """
     memory = memory or {}
     for t in range(start, plan.rounds):
-        request = Train(t, model, plan.lr * plan.schedule.factor(t, plan.rounds))
+        algorithm, lr = plan.algorithm, plan.lr * plan.schedule.factor(t, plan.rounds)
+        request = Train(t, model, lr, algorithm.broadcast(model, memory))
         chosen = sample(fleet.clients, plan.cohort, stream(plan.seed, Purpose.COHORT, t))
         refused: list[Refusal] = []
         traffic = Traffic()
         answers = fleet.ask(chosen, request)
         replies = admit(answers, TrainReply, request, chosen, refused=refused, traffic=traffic)
-        combined = combine(replies, normalize_steps=plan.algorithm.normalize_steps)
+        combined = combine(replies, algorithm, head=model.params.get(HEAD))
         _check_answered(len(chosen), refused, f"round {t}")
         if combined is None:  # a cohort without a single example moves nothing
-            yield Round(t, request.lr, model, memory, 0, 0.0, tuple(chosen), tuple(refused), traffic)
+            yield Round(t, lr, model, memory, 0, 0.0, tuple(chosen), tuple(refused), traffic)
             continue
-        update, memory = plan.algorithm.server.step(combined.params, memory)
+        update, memory = algorithm.step(combined, memory, len(fleet.clients))
         model = model.moved(update, combined.buffers)
         yield Round(
             index=t,
-            lr=request.lr,
+            lr=lr,
             model=model,
             memory=memory,
             num_examples=combined.num_examples,
@@ -105,6 +109,7 @@ def federate(
             clients=combined.clients,
             refused=tuple(refused),
             traffic=traffic,
+            consistency=combined.consistency,
         )
 
 
@@ -116,6 +121,8 @@ class Calibrated:
     facts: dict[str, float | int | str]
     refused: tuple[Refusal, ...]
     traffic: Traffic
+    total: Tensors
+    """The summed moments that the head was solved from."""
 
 
 def calibrate(calibration: Calibration, fleet: Fleet, model: ModelState, round_index: int) -> Calibrated:
@@ -134,24 +141,29 @@ def calibrate(calibration: Calibration, fleet: Fleet, model: ModelState, round_i
     assert total is not None
     solution = calibration.solve(total)
     head = {"weight": solution.weight.to(next(iter(model.params.values())).dtype)}
-    return Calibrated(ModelState(model.params, model.buffers, head), solution.facts(), tuple(refused), traffic)
+    return Calibrated(ModelState(model.params, model.buffers, head), solution.facts(), tuple(refused), traffic, total)
 
 
 @dataclass(frozen=True, slots=True)
 class LocalCounts:
-    """Right answers of one model on every client's own held-out examples."""
+    """Right answers on every client's own held-out examples, by client."""
 
-    counts: tuple[Counts, ...] = ()
-    refused: tuple[Refusal, ...] = field(default=())
+    counts: Mapping[int, Counts]
+    refused: tuple[Refusal, ...]
+    traffic: Traffic
 
 
-def evaluate_on_clients(fleet: Fleet, model: ModelState, round_index: int) -> LocalCounts:
-    """Ask every client how many of its held-out examples the model gets right."""
-    request = Evaluate(round_index, model)
+def evaluate_on_clients(
+    fleet: Fleet, model: ModelState, round_index: int, *, personalize: bool = False, extra: Tensors | None = None
+) -> LocalCounts:
+    """Ask every client how many of its held-out examples the model, or what it makes of it, gets right."""
+    request = Evaluate(round_index, model, personalize, extra or {})
     refused: list[Refusal] = []
+    traffic = Traffic()
     answers = fleet.ask(fleet.clients, request)
-    replies = admit(answers, EvaluateReply, request, fleet.clients, refused=refused, traffic=Traffic())
-    return LocalCounts(tuple(Counts(r.correct, r.num_examples) for r in replies), tuple(refused))
+    replies = admit(answers, EvaluateReply, request, fleet.clients, refused=refused, traffic=traffic)
+    counts = {r.client: Counts(r.correct, r.num_examples) for r in replies}
+    return LocalCounts(counts, tuple(refused), traffic)
 
 
 def sample(clients: Sequence[int], cohort: int | None, rng: np.random.Generator) -> Sequence[int]:

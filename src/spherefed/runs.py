@@ -7,11 +7,13 @@ partition.safetensors   indices, offsets, label counts; its digest in the metada
 rounds.jsonl            one line per round
 ledger.jsonl            one line per refused reply
 checkpoint.safetensors  the newest checkpoint: model, server memory; the round in the metadata
+memory/                 what clients remember, stamped with the round; only for methods that let them
 model.safetensors       the final model
 result.json             accuracies, calibration, traffic, times; exists only when the run is finished
 """
 
 import json
+import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,6 +26,7 @@ from spherefed.data.partition import Partition
 from spherefed.errors import RunError
 from spherefed.experiment import Experiment, read
 from spherefed.files import read_tensors, write_bytes, write_tensors
+from spherefed.memory import MemoryDirectory
 from spherefed.messages import ModelState
 from spherefed.schema import differences, to_plain
 from spherefed.tensors import Tensors
@@ -87,8 +90,8 @@ class RunDirectory:
 
     def adopt_rounds(self, other: "RunDirectory", experiment: Experiment) -> None:
         """Take over the rounds of a finished run of the same training."""
-        same_training = replace(read(other.path), calibration=None) == replace(experiment, calibration=None)
-        if not other.finished or not same_training:
+        ours, theirs = (replace(e, calibration=None, personalization=None) for e in (experiment, read(other.path)))
+        if not other.finished or ours != theirs:
             raise RunError(
                 f"{other.path} is not a finished run of the same training, so its rounds cannot be taken over"
             )
@@ -96,6 +99,8 @@ class RunDirectory:
         _append(self.path / "ledger.jsonl", ledger)
         _append(self.path / "rounds.jsonl", read_lines(other.path / "rounds.jsonl"))
         write_bytes(self.path / "checkpoint.safetensors", (other.path / "checkpoint.safetensors").read_bytes())
+        if other.memory().path.is_dir():
+            shutil.copytree(other.memory().path, self.memory().path)
 
     def append_round(self, line: Mapping[str, Any], refused: Iterable[Mapping[str, Any]]) -> None:
         _append(self.path / "ledger.jsonl", refused)
@@ -108,6 +113,11 @@ class RunDirectory:
         tensors = dict(checkpoint.model.tensors())
         tensors.update({f"server.{name}": t for name, t in checkpoint.memory.items()})
         write_tensors(self.path / "checkpoint.safetensors", tensors, {"next_round": str(checkpoint.next_round)})
+        self.memory().settle(checkpoint.next_round)
+
+    def memory(self) -> MemoryDirectory:
+        """What clients remember, if the method lets them; its stamps follow the checkpoint."""
+        return MemoryDirectory(self.path / "memory")
 
     def load_checkpoint(self) -> Checkpoint | None:
         """The newest checkpoint, or None; lines of later rounds, written before a crash, are cut off."""
@@ -120,6 +130,7 @@ class RunDirectory:
             memory = {n.removeprefix("server."): t for n, t in tensors.items() if n.startswith("server.")}
             model = ModelState.from_tensors({n: t for n, t in tensors.items() if not n.startswith("server.")})
             checkpoint = Checkpoint(next_round, model, memory)
+        self.memory().rewind(next_round)
         for name in ("rounds.jsonl", "ledger.jsonl"):
             kept = [line for line in read_lines(self.path / name) if line["round"] < next_round]
             write_bytes(self.path / name, b"".join(_line(item) for item in kept))
