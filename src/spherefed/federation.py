@@ -85,23 +85,22 @@ def federate(
     """
     memory = memory or {}
     for t in range(start, plan.rounds):
-        algorithm, lr = plan.algorithm, plan.lr * plan.schedule.factor(t, plan.rounds)
-        request = Train(t, model, lr, algorithm.broadcast(model, memory))
+        request = opening(plan, t, model, memory)
         chosen = sample(fleet.clients, plan.cohort, stream(plan.seed, Purpose.COHORT, t))
         refused: list[Refusal] = []
         traffic = Traffic()
         answers = fleet.ask(chosen, request)
         replies = admit(answers, TrainReply, request, chosen, refused=refused, traffic=traffic)
-        combined = combine(replies, algorithm, head=model.params.get(HEAD))
+        combined = combine(replies, plan.algorithm, head=model.params.get(HEAD))
         _check_answered(len(chosen), refused, f"round {t}")
         if combined is None:  # a cohort without a single example moves nothing
-            yield Round(t, lr, model, memory, 0, 0.0, tuple(chosen), tuple(refused), traffic)
+            yield Round(t, request.lr, model, memory, 0, 0.0, tuple(chosen), tuple(refused), traffic)
             continue
-        update, memory = algorithm.step(combined, memory, len(fleet.clients))
+        update, memory = plan.algorithm.step(combined, memory, len(fleet.clients))
         model = model.moved(update, combined.buffers)
         yield Round(
             index=t,
-            lr=lr,
+            lr=request.lr,
             model=model,
             memory=memory,
             num_examples=combined.num_examples,
@@ -111,6 +110,12 @@ def federate(
             traffic=traffic,
             consistency=combined.consistency,
         )
+
+
+def opening(plan: Plan, t: int, model: ModelState, memory: Tensors) -> Train:
+    """What the server asks of clients in round t, given the model and its own memory from before."""
+    lr = plan.lr * plan.schedule.factor(t, plan.rounds)
+    return Train(t, model, lr, plan.algorithm.broadcast(model, memory))
 
 
 @dataclass(frozen=True, slots=True)
