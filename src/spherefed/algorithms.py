@@ -19,6 +19,8 @@ from spherefed.server_optimizers import ServerAdagrad, ServerAdam, ServerOptimiz
 from spherefed.tensors import Tensors, prefixed, under
 from spherefed.workbench import Part
 
+Weigh = Literal["examples", "clients"]
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Algorithm:
@@ -29,7 +31,7 @@ class Algorithm:
     normalize_steps: bool = False
     """FedNova: divide each client's delta by its effective number of steps."""
     server: ServerOptimizer = field(default_factory=ServerSgd)
-    weigh: Literal["examples", "clients"] = "examples"
+    weigh: Weigh = "examples"
     """By what replies are weighed: p_k = n_k / Σn, or 1 / |S|."""
     share: Part = "all"
     """The part of the model that is averaged; the rest stays with each client (LG-FedAvg: head, FedRep: encoder)."""
@@ -140,7 +142,9 @@ class Combined:
     """SphereFed, Eq. 2 and 3, where heads are learned and shared."""
 
 
-def combine(replies: Iterable[TrainReply], algorithm: Algorithm, head: Tensor | None = None) -> Combined | None:
+def combine(
+    replies: Iterable[TrainReply], *, normalize_steps: bool, weigh: Weigh = "examples", head: Tensor | None = None
+) -> Combined | None:
     """Weigh, by default by examples, p_k = n_k / Σn, and add up while streaming; None if nobody has an example.
 
     FedNova (Wang et al. 2020):  Δ = τ_eff · Σ p_k Δ_k / ‖a_k‖₁  with  τ_eff = Σ p_k ‖a_k‖₁;  FedAvg is the same with
@@ -158,8 +162,8 @@ def combine(replies: Iterable[TrainReply], algorithm: Algorithm, head: Tensor | 
         n = reply.num_examples
         if n == 0:
             continue
-        w = n if algorithm.weigh == "examples" else 1
-        steps_k = reply.effective_steps if algorithm.normalize_steps else 1.0
+        w = n if weigh == "examples" else 1
+        steps_k = reply.effective_steps if normalize_steps else 1.0
         given = [reply.delta, reply.buffers, reply.extra]
         if not sums:
             parts = [list(tensors) for tensors in given]

@@ -1,6 +1,6 @@
 """Counting right answers. Counts add over clients; an accuracy is made from them last and carries its full name."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import fmean, pstdev
 from typing import Any
@@ -61,15 +61,15 @@ def local_accuracies(counts: Iterable[Counts], *, personal: bool = False) -> dic
     return {LOCAL_TEST_BY_SAMPLES: total.accuracy, LOCAL_TEST_BY_CLIENTS: by_clients}
 
 
-def spread_over_clients(counts: Mapping[int, Counts]) -> dict[str, Any]:
+def spread_over_clients(clients: Iterable[int], counts: Iterable[Counts]) -> dict[str, Any]:
     """The accuracy of every client, and their mean and standard deviation: the paper's mean ± std.
 
     The clients are the whole population, so the deviation is divided by their number, not by one less (unstated in the
     paper). Clients without a held-out example have no accuracy and are left out.
 
-    >>> spread_over_clients({0: Counts(1, 1), 1: Counts(0, 3), 2: Counts(0, 0)})
+    >>> spread_over_clients([0, 1, 2], [Counts(1, 1), Counts(0, 3), Counts(0, 0)])
     {'mean': 0.5, 'std': 0.5, 'clients': {0: 1.0, 1: 0.0}}
     """
-    each = {client: c.accuracy for client, c in counts.items() if c.total}
+    each = {client: c.accuracy for client, c in zip(clients, counts, strict=True) if c.total}
     values = list(each.values())
     return {"mean": fmean(values), "std": pstdev(values), "clients": each} if values else {"clients": {}}

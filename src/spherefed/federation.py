@@ -4,7 +4,7 @@ The loop yields a record per round and takes no callbacks: progress, checkpoints
 `for` body.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -91,12 +91,14 @@ def federate(
         traffic = Traffic()
         answers = fleet.ask(chosen, request)
         replies = admit(answers, TrainReply, request, chosen, refused=refused, traffic=traffic)
-        combined = combine(replies, plan.algorithm, head=model.params.get(HEAD))
+        rule = plan.algorithm
+        head = model.params.get(HEAD)
+        combined = combine(replies, normalize_steps=rule.normalize_steps, weigh=rule.weigh, head=head)
         _check_answered(len(chosen), refused, f"round {t}")
         if combined is None:  # a cohort without a single example moves nothing
             yield Round(t, request.lr, model, memory, 0, 0.0, tuple(chosen), tuple(refused), traffic)
             continue
-        update, memory = plan.algorithm.step(combined, memory, len(fleet.clients))
+        update, memory = rule.step(combined, memory, len(fleet.clients))
         model = model.moved(update, combined.buffers)
         yield Round(
             index=t,
@@ -151,9 +153,10 @@ def calibrate(calibration: Calibration, fleet: Fleet, model: ModelState, round_i
 
 @dataclass(frozen=True, slots=True)
 class LocalCounts:
-    """Right answers on every client's own held-out examples, by client."""
+    """Right answers on clients' own held-out examples."""
 
-    counts: Mapping[int, Counts]
+    clients: tuple[int, ...]
+    counts: tuple[Counts, ...]
     refused: tuple[Refusal, ...]
     traffic: Traffic
 
@@ -168,7 +171,7 @@ def evaluate_on_clients(
     answers = fleet.ask(fleet.clients, request)
     replies = admit(answers, EvaluateReply, request, fleet.clients, refused=refused, traffic=traffic)
     counts = {r.client: Counts(r.correct, r.num_examples) for r in replies}
-    return LocalCounts(counts, tuple(refused), traffic)
+    return LocalCounts(tuple(counts), tuple(counts.values()), tuple(refused), traffic)
 
 
 def sample(clients: Sequence[int], cohort: int | None, rng: np.random.Generator) -> Sequence[int]:

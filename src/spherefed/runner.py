@@ -188,7 +188,7 @@ def _finish(assembly: Assembly, fleet: Fleet, directory: RunDirectory, model: Mo
         accuracy["calibrated"] = _accuracies(assembly, fleet, model)
     personal = _personal(assembly, fleet, trained, sums)
     if personal is not None:
-        accuracy["trained"] |= local_accuracies(personal.counts.values(), personal=True)
+        accuracy["trained"] |= local_accuracies(personal.counts, personal=True)
         traffic["personalize"] = _per_client([(personal.traffic.down, personal.traffic.up)], fleet)
         directory.append_ledger(asdict(r) for r in personal.refused)
     directory.finish(
@@ -197,7 +197,7 @@ def _finish(assembly: Assembly, fleet: Fleet, directory: RunDirectory, model: Mo
             "rounds": experiment.rounds,
             "accuracy": accuracy,
             "calibration": facts,
-            "personal": None if personal is None else spread_over_clients(personal.counts),
+            "personal": None if personal is None else spread_over_clients(personal.clients, personal.counts),
             "traffic": traffic,
             "seconds": seconds,
             "weights_sha256": model.digest(),
@@ -210,7 +210,7 @@ def _accuracies(assembly: Assembly, fleet: Fleet, model: ModelState) -> dict[str
     accuracies = {} if on_test is None else {GLOBAL_TEST: on_test}
     if assembly.experiment.data.held_out and not assembly.bench.private:
         local = evaluate_on_clients(fleet, model, assembly.experiment.rounds)
-        accuracies |= local_accuracies(local.counts.values())
+        accuracies |= local_accuracies(local.counts)
     return accuracies
 
 
