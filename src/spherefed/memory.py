@@ -73,17 +73,20 @@ class MemoryDirectory:
         """The server has a checkpoint from which `next_round` follows: drop what only earlier rounds started from."""
         for client, stamps in self._all().items():
             for stamp in sorted(s for s in stamps if s < next_round)[:-1]:
-                self._file(client, stamp).unlink()
+                self._file(client, stamp).unlink(missing_ok=True)
 
     def rewind(self, next_round: int) -> None:
-        """Before going on from a checkpoint: drop what later, unfinished rounds left behind."""
+        """Before going on from a checkpoint: drop what later, unfinished rounds left behind.
+
+        Workers of a killed run may still be writing; what they write is what the repeated round will write.
+        """
         for client, stamps in self._all().items():
             for stamp in stamps:
                 if stamp >= next_round:
-                    self._file(client, stamp).unlink()
+                    self._file(client, stamp).unlink(missing_ok=True)
         if self.path.is_dir():
             for torn in self.path.glob(".*.safetensors.*"):
-                torn.unlink()
+                torn.unlink(missing_ok=True)
 
     def _stamp(self, client: int, before: int) -> int | None:
         if before != self._before:  # within a round nothing older than it comes or goes: look once
