@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
-import torch
 from torch import Tensor
 
 from spherefed.consistency import HEAD, Consistency
@@ -16,7 +15,7 @@ from spherefed.corrections import Correction, DynamicRegularizer, ModelContrasti
 from spherefed.errors import ConfigError
 from spherefed.messages import ModelState, TrainReply
 from spherefed.server_optimizers import ServerAdagrad, ServerAdam, ServerOptimizer, ServerSgd, ServerYogi
-from spherefed.tensors import Tensors, prefixed, under
+from spherefed.tensors import Tensors, WeightedSum, prefixed, under
 from spherefed.workbench import Part
 
 Weigh = Literal["examples", "clients"]
@@ -151,8 +150,7 @@ def combine(
     every ‖a_k‖₁ = 1. Only here are weights normalised. Buffers and extras are plainly averaged with p_k. Replies come
     in ascending client id, because float sums depend on their order. `head` is the round's, to compare theirs.
     """
-    parts: list[list[str]] = []
-    sums: list[list[Tensor]] = []
+    params, buffers, extra = WeightedSum(), WeightedSum(), WeightedSum()
     num_examples = num_counted = 0
     weight = steps = loss = 0.0
     clients: list[int] = []
@@ -164,13 +162,9 @@ def combine(
             continue
         w = n if weigh == "examples" else 1
         steps_k = reply.effective_steps if normalize_steps else 1.0
-        given = [reply.delta, reply.buffers, reply.extra]
-        if not sums:
-            parts = [list(tensors) for tensors in given]
-            sums = [[torch.zeros_like(t) for t in tensors.values()] for tensors in given]
-        for total, tensors, share in zip(sums, given, (w / steps_k, w, w), strict=True):
-            if total:
-                torch._foreach_add_(total, list(tensors.values()), alpha=share)
+        params.add(reply.delta, w / steps_k)
+        buffers.add(reply.buffers, w)
+        extra.add(reply.extra, w)
         if agreement is not None:
             agreement.add(reply.delta[HEAD])
         num_examples += n
@@ -180,14 +174,10 @@ def combine(
         loss += n * reply.loss
     if not num_examples:
         return None
-    for total, scale in zip(sums, (steps / weight / weight, 1 / weight, 1 / weight), strict=True):
-        if total:
-            torch._foreach_mul_(total, scale)
-    params, buffers, extra = (dict(zip(names, total, strict=True)) for names, total in zip(parts, sums, strict=True))
     return Combined(
-        params=params,
-        buffers=buffers,
-        extra=extra,
+        params=params.times(steps / weight / weight),
+        buffers=buffers.times(1 / weight),
+        extra=extra.times(1 / weight),
         num_examples=num_examples,
         loss=loss / num_examples,
         clients=tuple(clients),

@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass, field
 
-import torch
-
 from spherefed.calibration import Calibration
 from spherefed.corrections import Correction, Uncorrected, Work
 from spherefed.data.examples import Augment, Examples
@@ -58,8 +56,7 @@ class Client:
                     return self._evaluate(request), memory
 
     def _train(self, request: Train, memory: Memory) -> tuple[TrainReply, Memory | None]:
-        bench, duties, shared = self.bench, self.duties, self.bench.shared_params
-        remembered = under("correction", memory)
+        bench, duties, remembered = self.bench, self.duties, under("correction", memory)
         bend = duties.correction.start(bench, request, duties.loss, remembered)
         # Where FedProx meets a private part, that part is anchored at its own start of the round.
         anchor = request.model.params if not bench.private else {**bench.read_private(), **request.model.params}
@@ -80,9 +77,7 @@ class Client:
                     bend=bend,
                 )
         steps = effective_steps(trained.num_steps, momentum=duties.local.momentum, shrink=request.lr * duties.prox_mu)
-        with torch.no_grad():
-            moved = torch._foreach_sub(list(shared.values()), [request.model.params[n] for n in shared])
-        delta = dict(zip(shared, moved, strict=True))
+        delta = bench.moved_from(request.model)
         work = Work(bench, delta, reach=request.lr * steps, prox_mu=duties.prox_mu)
         kept, extra = duties.correction.finish(work, request, remembered)
         memory = prefixed("private", bench.read_private()) | prefixed("correction", kept)

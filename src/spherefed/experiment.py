@@ -22,7 +22,7 @@ from spherefed.nn.heads import Head, Learned
 from spherefed.personalization import BlendedFfc, Personalization
 from spherefed.schedules import Cosine, Schedule
 from spherefed.schema import from_plain, nearest, to_plain, with_path
-from spherefed.training import LocalTraining, check_normalizable
+from spherefed.training import LocalTraining
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,7 +91,7 @@ class Experiment:
             )
 
         if self.algorithm.normalize_steps and self.algorithm.prox_mu:  # no schedule rises above local.lr
-            check_normalizable(lr=self.local.lr, momentum=self.local.momentum, prox_mu=self.algorithm.prox_mu)
+            _check_normalizable(self.local.lr, self.local.momentum, self.algorithm.prox_mu)
         self._check_parts()
 
     def _check_parts(self) -> None:
@@ -166,6 +166,16 @@ def find(name: str, recipes: Mapping[str, Any]) -> Experiment:
     if Path(name).exists() or name.endswith((".toml", ".json")) or "/" in name:
         return read(Path(name))
     raise ConfigError(f"no recipe, file or run directory {name!r}; {nearest(name, recipes)}")
+
+
+def _check_normalizable(lr: float, momentum: float, prox_mu: float) -> None:
+    """Refuse FedNova where a step could count negatively: that is excluded for every τ iff ημ ≤ (1 − √ρ)²."""
+    limit = (1 - momentum**0.5) ** 2
+    if lr * prox_mu > limit:
+        raise ConfigError(
+            f"FedNova with prox_mu {prox_mu} and momentum {momentum} needs lr · prox_mu <= (1 − √momentum)² = "
+            f"{limit:.4g}, got {lr * prox_mu:.4g}; lower local.lr, local.momentum or algorithm.prox_mu"
+        )
 
 
 def _value(text: str) -> Any:

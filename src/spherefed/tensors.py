@@ -43,6 +43,32 @@ def digest(tensors: Tensors) -> str:
     return sha.hexdigest()
 
 
+class WeightedSum:
+    """Σ w · tensors, name by name, added up in the order given.
+
+    >>> total = WeightedSum()
+    >>> total.add({"x": torch.ones(1)}, 2.0)
+    >>> total.times(0.5)
+    {'x': tensor([1.])}
+    """
+
+    def __init__(self) -> None:
+        self._sums: dict[str, Tensor] = {}
+
+    def add(self, tensors: Tensors, weight: float) -> None:
+        if not tensors:
+            return
+        if not self._sums:
+            self._sums = {name: torch.zeros_like(tensor) for name, tensor in tensors.items()}
+        torch._foreach_add_(list(self._sums.values()), [tensors[name] for name in self._sums], alpha=weight)
+
+    def times(self, scale: float) -> dict[str, Tensor]:
+        """The sum, scaled; nothing may be added afterwards."""
+        if self._sums:
+            torch._foreach_mul_(list(self._sums.values()), scale)
+        return self._sums
+
+
 @contextmanager
 def one_thread() -> Iterator[None]:
     """Run on one thread, so that sums come out in the same order everywhere; the caller's setting is put back."""

@@ -138,13 +138,3 @@ def effective_steps(num_steps: int, *, momentum: float, shrink: float = 0.0) -> 
         velocity = rho * velocity + 1 - shrink * total
         total += velocity
     return total
-
-
-def check_normalizable(*, lr: float, momentum: float, prox_mu: float) -> None:
-    """Refuse FedNova where a step could count negatively: that is excluded for every τ iff ημ ≤ (1 − √ρ)²."""
-    limit = (1 - momentum**0.5) ** 2
-    if lr * prox_mu > limit:
-        raise ConfigError(
-            f"FedNova with prox_mu {prox_mu} and momentum {momentum} needs lr · prox_mu <= (1 − √momentum)² = "
-            f"{limit:.4g}, got {lr * prox_mu:.4g}; lower local.lr, local.momentum or algorithm.prox_mu"
-        )

@@ -59,6 +59,14 @@ class Workbench:
         """A copy of the shared part of what lies on the bench."""
         return ModelState(_cloned(self.shared_params), _cloned(self.shared_buffers))
 
+    def moved_from(self, model: ModelState) -> dict[str, Tensor]:
+        """By how much the shared parameters on the bench differ from this model's."""
+        with torch.no_grad():
+            moved = torch._foreach_sub(
+                list(self.shared_params.values()), [model.params[name] for name in self.shared_params]
+            )
+        return dict(zip(self.shared_params, moved, strict=True))
+
     def read_private(self) -> dict[str, Tensor]:
         """A copy of the part that is not shared."""
         return _cloned(self.private)
