@@ -341,3 +341,7 @@ def _progress(total: int) -> "Iterator[Callable[..., None]]":
                 click.echo(f"{what}: round {progress.index + 1} of {progress.rounds}, {news}", err=True)
 
         yield advance
+
+
+if __name__ == "__main__":
+    main()
