@@ -1,0 +1,1 @@
+"""Run directories → tables, figures, pages."""
