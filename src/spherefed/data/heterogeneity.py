@@ -10,7 +10,7 @@ from spherefed.data.partition import Partition
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Heterogeneity:
-    """A partition in a few numbers; clients without examples have no label distribution and are left out of the first two."""
+    """A partition in a few numbers; clients without examples have no label distribution and are left out of means."""
 
     mean_js_distance: float
     """Mean over pairs of clients of the Jensen–Shannon distance of their label distributions: 0 equal, 1 disjoint."""

@@ -16,6 +16,7 @@ from spherefed.errors import ConfigError
 
 _STEPS = ((68, 1, 84), (59, 82, 139), (33, 145, 140), (94, 201, 98), (253, 231, 37))
 """Five colours of viridis, dark to bright; between them is interpolated."""
+_SHADES = " ░▒▓█"
 
 
 def heterogeneity_lines(figures: Heterogeneity) -> list[str]:
@@ -28,22 +29,17 @@ def heterogeneity_lines(figures: Heterogeneity) -> list[str]:
     ]
 
 
-def terminal_heatmap(partition: Partition, *, width: int = 100, max_rows: int = 60) -> Text:
-    """A row per client, a coloured cell per class, two clients per line; neighbours are added up where space is short.
+def terminal_heatmap(partition: Partition, *, width: int = 80, max_rows: int = 40, colour: bool = True) -> Text:
+    """Clients downwards, classes across; neighbours are added up where there are more than fit.
 
-    Brightness is the count relative to the largest cell, by its square root, so that small holdings can be seen.
+    Brightness is the count relative to the largest cell, by its square root, so that small holdings can be seen. In
+    colour a line shows two clients; without, for a file or a plain terminal, one client in five shades.
     """
-    counts = _pool(_pool(partition.label_counts, width, axis=1), 2 * max_rows, axis=0)
+    per_line = 2 if colour else 1
+    counts = _pool(_pool(partition.label_counts, width, axis=1), per_line * max_rows, axis=0)
     level = np.sqrt(counts / max(int(counts.max()), 1))
-    text = Text(no_wrap=True)
-    for top in range(0, len(level), 2):
-        for column in range(level.shape[1]):
-            upper = _colour(level[top, column])
-            # The upper half block shows two clients in one character: foreground above, background below.
-            lower = f" on {_colour(level[top + 1, column])}" if top + 1 < len(level) else ""
-            text.append("▀", style=f"{upper}{lower}")
-        text.append("\n")
-    return text
+    lines = [_line(level[top : top + per_line], colour) for top in range(0, len(level), per_line)]
+    return Text("\n", no_wrap=True).join(lines)
 
 
 def write_heatmap(partition: Partition, path: Path, *, title: str = "Examples per client and class") -> None:
@@ -55,6 +51,17 @@ def write_heatmap(partition: Partition, path: Path, *, title: str = "Examples pe
             path.write_text(_page(partition, title), encoding="utf-8")
         case other:
             raise ConfigError(f"a heat map is written as .png or .html, got {other!r} in {path}")
+
+
+def _line(rows: "NDArray[np.float64]", colour: bool) -> Text:
+    if not colour:
+        return Text("".join(_SHADES[int(np.ceil(level * (len(_SHADES) - 1)))] for level in rows[0]))
+    line = Text()
+    for column in range(rows.shape[1]):
+        # The upper half block shows two clients in one character: foreground above, background below.
+        lower = f" on {_colour(rows[1, column])}" if len(rows) == 2 else ""
+        line.append("▀", style=f"{_colour(rows[0, column])}{lower}")
+    return line
 
 
 def _png(partition: Partition, title: str) -> bytes:
