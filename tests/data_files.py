@@ -19,21 +19,25 @@ from spherefed.data.cifar import CIFAR10, CIFAR100, CifarFiles
 
 def py2(value) -> bytes:
     """The opcodes of a value as Python 2 wrote it."""
-    if isinstance(value, bytes):
-        return (b"U" + bytes([len(value)]) if len(value) < 256 else b"T" + struct.pack("<i", len(value))) + value
-    if isinstance(value, bool) or value is None:
-        return {True: b"\x88", False: b"\x89", None: b"N"}[value]
-    if isinstance(value, int):
-        return b"J" + struct.pack("<i", value)
-    if isinstance(value, list):
-        return b"](" + b"".join(map(py2, value)) + b"e"
-    if isinstance(value, tuple):
-        return b"(" + b"".join(map(py2, value)) + b"t"
-    if isinstance(value, dict):
-        return b"}(" + b"".join(py2(key) + py2(item) for key, item in value.items()) + b"u"
-    if isinstance(value, np.ndarray):
-        return array_opcodes(value.shape, value.tobytes())
-    raise TypeError(type(value))
+    match value:
+        case bytes():
+            size = b"U" + bytes([len(value)]) if len(value) < 256 else b"T" + struct.pack("<i", len(value))
+            opcodes = size + value
+        case None:
+            opcodes = b"N"
+        case int():
+            opcodes = b"J" + struct.pack("<i", value)
+        case list():
+            opcodes = b"](" + b"".join(map(py2, value)) + b"e"
+        case tuple():
+            opcodes = b"(" + b"".join(map(py2, value)) + b"t"
+        case dict():
+            opcodes = b"}(" + b"".join(py2(key) + py2(item) for key, item in value.items()) + b"u"
+        case np.ndarray():
+            opcodes = array_opcodes(value.shape, value.tobytes())
+        case _:
+            raise TypeError(type(value))
+    return opcodes
 
 
 def array_opcodes(shape, content: bytes, code: bytes = b"u1", order: int = 0) -> bytes:
@@ -99,7 +103,7 @@ def image_bytes(seed: int = 0, size: tuple[int, int] = (64, 64), mode: str = "RG
     rng = np.random.default_rng(seed)
     shape = size if mode == "L" else (*size, len(mode))
     buffer = io.BytesIO()
-    Image.fromarray(rng.integers(256, size=shape, dtype=np.uint8), mode).save(buffer, kind)
+    Image.fromarray(rng.integers(256, size=shape, dtype=np.uint8)).save(buffer, kind)
     return buffer.getvalue()
 
 

@@ -50,7 +50,7 @@ class ResumingDownload:
     name: str
     progress: Progress
     timeout: float = 30.0
-    chunk_size: int = 1 << 18
+    chunk_size: int = 1 << 16
 
     def __call__(self, url: str, output_file: str, pooch: Any) -> None:
         import requests
@@ -124,13 +124,15 @@ def _fetch_one(file: RemoteFile, folder: Path, progress: Progress) -> Path:
 
 
 def _reason(error: Exception) -> str:
-    """The innermost cause in one line: requests wraps it in three layers of its own."""
+    """The cause in a few words: requests wraps it in three layers of its own."""
     import requests
 
     if isinstance(error, requests.HTTPError):
         return str(error)
     if isinstance(error, requests.Timeout):
         return "the server does not answer"
+    if isinstance(error, requests.exceptions.ChunkedEncodingError):
+        return "the connection broke off"
     return "no connection" if isinstance(error, requests.ConnectionError) else str(error)
 
 
