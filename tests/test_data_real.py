@@ -39,8 +39,7 @@ def test_cifar100_has_its_published_counts_and_statistics(root):
     assert set(found.train_counts) == {500}
     assert set(found.test_counts) == {100}
     assert tuple(round(mean, 4) for mean in found.mean) == (0.5071, 0.4865, 0.4409)
-    # The third deviation is 0.27615: it rounds to 0.2762, and a float of it may fall on either side.
-    assert found.std == pytest.approx((0.2673, 0.2564, 0.2762), abs=6e-5)
+    assert tuple(round(std, 4) for std in found.std) == (0.2673, 0.2564, 0.2762)
     assert found.official
 
 
@@ -66,7 +65,8 @@ def private_kilobytes():
 load("digits")
 before = private_kilobytes()
 dataset = load("cifar100", sys.argv[1])
-total = sum(int(part.sum()) for part in dataset.train.inputs.split(512))
+# Every page is read; max, unlike sum, makes no temporary copy in wider integers that would be counted here.
+brightest = max(int(part.max()) for part in dataset.train.inputs.split(512))
 print(private_kilobytes() - before, flush=True)
 sys.stdin.readline()
 """
