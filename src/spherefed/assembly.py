@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 
 from spherefed.client import Client, Duties
 from spherefed.data import sources
-from spherefed.data.examples import Examples
 from spherefed.data.partition import Partition, hold_out, partition
 from spherefed.data.sources import Dataset
 from spherefed.errors import ConfigError, ModelError
@@ -69,10 +69,9 @@ class Assembly:
         )
 
 
-def assemble(experiment: Experiment, *, device: str = "cpu", dataset: Dataset | None = None) -> Assembly:
+def assemble(experiment: Experiment, *, device: str = "cpu", data_root: str | None = None) -> Assembly:
     """Load, split, partition, build; everything random follows the experiment's seed."""
-    whole = sources.load(experiment.data.name) if dataset is None else dataset
-    data = _with_validation(whole, experiment)
+    data = load_data(experiment, data_root)
     labels = data.train.all_labels().numpy()
     parts = partition(experiment.partition, labels, data.num_classes, stream(experiment.seed, Purpose.PARTITION))
     classifier = build_classifier(experiment, data.input_shape, data.num_classes, device)
@@ -101,11 +100,16 @@ def build_classifier(
         ) from error
 
 
-def _with_validation(data: Dataset, experiment: Experiment) -> Dataset:
-    """For tuning: a part of the training examples takes the place of the test set, which is then never looked at."""
-    if not experiment.data.validation:
-        return data
-    rng = stream(experiment.seed, Purpose.SPLIT)
-    kept, validation = hold_out(len(data.train), experiment.data.validation, rng)
-    test: Examples = data.train.take(validation)
-    return replace(data, train=data.train.take(kept), test=test)
+def load_data(experiment: Experiment, data_root: str | None) -> Dataset:
+    """The data set as the experiment uses it: on a subset, and with the validation part in the test set's place."""
+    data, wanted = sources.load(experiment.data.name, data_root), experiment.data
+    if wanted.examples is not None:
+        if wanted.examples > len(data.train):
+            raise ConfigError(f"data.examples is {wanted.examples}, {data.name} has {len(data.train)} for training")
+        chosen = stream(0, Purpose.SUBSET).permutation(len(data.train))[: wanted.examples]
+        data = replace(data, train=data.train.take(np.sort(chosen)))
+    if wanted.validation:
+        rng = stream(experiment.seed, Purpose.SPLIT)
+        kept, validation = hold_out(len(data.train), wanted.validation, rng)
+        data = replace(data, train=data.train.take(kept), test=data.train.take(validation))
+    return data

@@ -54,9 +54,13 @@ def commands() -> None:
     """Hyperspherical federated learning: one fixed head for all, unit features, closed-form calibration."""
 
 
+DATA_ROOT = click.option("--data-root", metavar="DIR", help="Where data sets lie; default: $SPHEREFED_DATA.")
+
+
 def engine_options(command: Callable[P, None]) -> Callable[P, None]:
-    """--workers, --device, --checkpoint-every: how to compute. Results do not depend on the first and the last."""
+    """--workers, --device, --data-root, --checkpoint-every: how to compute, not what."""
     for option in (
+        DATA_ROOT,
         click.option("--checkpoint-every", type=click.IntRange(1), default=1, show_default=True, metavar="ROUNDS"),
         click.option("--device", default="cpu", show_default=True, help="A torch device, such as cpu or cuda."),
         click.option("--workers", type=click.IntRange(0), default=0, show_default=True, help="Processes; 0: none."),
@@ -67,7 +71,9 @@ def engine_options(command: Callable[P, None]) -> Callable[P, None]:
     def with_engine(*args: P.args, **kwargs: P.kwargs) -> None:
         from spherefed.runner import Engine
 
-        given: dict[str, Any] = {name: kwargs.pop(name) for name in ("workers", "device", "checkpoint_every")}
+        given: dict[str, Any] = {
+            name: kwargs.pop(name) for name in ("workers", "device", "data_root", "checkpoint_every")
+        }
         kwargs["engine"] = Engine(**given)
         command(*args, **kwargs)
 
@@ -182,11 +188,12 @@ def report(runs: tuple[Path, ...], out: Path, markdown: bool) -> None:
 @click.argument("run_directory", metavar="RUN", type=click.Path(path_type=Path))
 @click.option("--data", required=True, help="A data set by name, or arrays:FILE.npz; its test part is used.")
 @click.option("--device", default="cpu", show_default=True)
-def evaluate(run_directory: Path, data: str, device: str) -> None:
+@DATA_ROOT
+def evaluate(run_directory: Path, data: str, device: str, data_root: str | None) -> None:
     """Count the right answers of a finished RUN's final model on the test part of a data set."""
     from spherefed.runner import evaluate_run
 
-    counts = evaluate_run(run_directory, data, device=device)
+    counts = evaluate_run(run_directory, data, device=device, data_root=data_root)
     click.echo(
         f"final model on the test part of {data}: {counts.correct} of {counts.total} right, {counts.accuracy:.2%}"
     )

@@ -34,6 +34,8 @@ class Engine:
     workers: int = 0
     """Worker processes; 0: everything in this process."""
     device: str = "cpu"
+    data_root: str | None = None
+    """Where data sets lie; None: the environment's choice."""
     checkpoint_every: int = 1
     """Rounds between checkpoints."""
 
@@ -64,7 +66,7 @@ def run(
     """
     engine = engine or Engine()
     directory = RunDirectory(out)
-    assembly = assemble(experiment, device=engine.device)
+    assembly = assemble(experiment, device=engine.device, data_root=engine.data_root)
     initial = assembly.initial()
     if resume:
         directory.check_same(experiment, assembly.partition)
@@ -102,10 +104,10 @@ def load(run_directory: str | Path) -> Classifier:
     return bench.classifier.eval()
 
 
-def evaluate_run(run_directory: Path, data: str, *, device: str = "cpu") -> Counts:
+def evaluate_run(run_directory: Path, data: str, *, device: str = "cpu", data_root: str | None = None) -> Counts:
     """Right answers of a finished run's final model on the test part of a data set."""
     classifier = load(run_directory).to(device)
-    test = sources.load(data)
+    test = sources.load(data, data_root)
     if test.num_classes > classifier.num_classes:
         raise DataError(f"{data} has {test.num_classes} classes, the model of {run_directory} {classifier.num_classes}")
     try:
@@ -226,7 +228,7 @@ def _per_client(pairs: list[tuple[dict[Any, int], dict[Any, int]]], fleet: Fleet
 
 def _fleet(assembly: Assembly, engine: Engine) -> InProcess | Parallel:
     if engine.workers:
-        return Parallel(assembly, engine.workers, device=engine.device)
+        return Parallel(assembly, engine.workers, device=engine.device, data_root=engine.data_root)
     return InProcess(assembly.client, len(assembly.partition.parts))
 
 
