@@ -72,8 +72,7 @@ class Assembly:
 def assemble(experiment: Experiment, *, device: str = "cpu", data_root: str | None = None) -> Assembly:
     """Load, split, partition, build; everything random follows the experiment's seed."""
     data = load_data(experiment, data_root)
-    labels = data.train.all_labels().numpy()
-    parts = partition(experiment.partition, labels, data.num_classes, stream(experiment.seed, Purpose.PARTITION))
+    parts = split_data(experiment, data)
     classifier = build_classifier(experiment, data.input_shape, data.num_classes, device)
     return Assembly(experiment, data, parts, Workbench(classifier))
 
@@ -98,6 +97,12 @@ def build_classifier(
         raise ConfigError(
             f"device {device!r} cannot be used: {str(error).splitlines()[0]}; try --device cpu"
         ) from error
+
+
+def split_data(experiment: Experiment, data: Dataset) -> Partition:
+    """Who gets which of the training examples."""
+    rng = stream(experiment.seed, Purpose.PARTITION)
+    return partition(experiment.partition, data.train.all_labels().numpy(), data.num_classes, rng)
 
 
 def load_data(experiment: Experiment, data_root: str | None) -> Dataset:
