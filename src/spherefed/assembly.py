@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 
 from spherefed.client import Client, Duties
@@ -80,12 +81,10 @@ class Assembly:
         )
 
 
-def assemble(experiment: Experiment, *, device: str = "cpu", dataset: Dataset | None = None) -> Assembly:
+def assemble(experiment: Experiment, *, device: str = "cpu", data_root: str | None = None) -> Assembly:
     """Load, split, partition, build; everything random follows the experiment's seed."""
-    whole = sources.load(experiment.data.name) if dataset is None else dataset
-    data = _pooled(whole) if experiment.data.pooled else _with_validation(whole, experiment)
-    labels = data.train.all_labels().numpy()
-    parts = partition(experiment.partition, labels, data.num_classes, stream(experiment.seed, Purpose.PARTITION))
+    data = load_data(experiment, data_root)
+    parts = split_data(experiment, data)
     bench = build_bench(experiment, data.input_shape, data.num_classes, device)
     return Assembly(experiment, data, parts, bench)
 
@@ -119,6 +118,29 @@ def build_classifier(
         ) from error
 
 
+def split_data(experiment: Experiment, data: Dataset) -> Partition:
+    """Who gets which of the training examples."""
+    rng = stream(experiment.seed, Purpose.PARTITION)
+    return partition(experiment.partition, data.train.all_labels().numpy(), data.num_classes, rng)
+
+
+def load_data(experiment: Experiment, data_root: str | None) -> Dataset:
+    """The data set as the experiment uses it: on a subset, and with the validation part in the test set's place."""
+    data, wanted = sources.load(experiment.data.name, data_root), experiment.data
+    if wanted.examples is not None:
+        if wanted.examples > len(data.train):
+            raise ConfigError(f"data.examples is {wanted.examples}, {data.name} has {len(data.train)} for training")
+        chosen = stream(0, Purpose.SUBSET).permutation(len(data.train))[: wanted.examples]
+        data = replace(data, train=data.train.take(np.sort(chosen)))
+    if wanted.pooled:
+        return _pooled(data)
+    if wanted.validation:
+        rng = stream(experiment.seed, Purpose.SPLIT)
+        kept, validation = hold_out(len(data.train), wanted.validation, rng)
+        data = replace(data, train=data.train.take(kept), test=data.train.take(validation))
+    return data
+
+
 def _pooled(data: Dataset) -> Dataset:
     """Training and test examples as one set that clients share (App. B); nothing is left for the server."""
     parts = (data.train, data.test)
@@ -128,13 +150,3 @@ def _pooled(data: Dataset) -> Dataset:
         data.train.prepare,
     )
     return replace(data, train=train, test=train.take(torch.zeros(0, dtype=torch.int64)))
-
-
-def _with_validation(data: Dataset, experiment: Experiment) -> Dataset:
-    """For tuning: a part of the training examples takes the place of the test set, which is then never looked at."""
-    if not experiment.data.validation:
-        return data
-    rng = stream(experiment.seed, Purpose.SPLIT)
-    kept, validation = hold_out(len(data.train), experiment.data.validation, rng)
-    test: Examples = data.train.take(validation)
-    return replace(data, train=data.train.take(kept), test=test)

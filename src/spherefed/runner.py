@@ -34,6 +34,8 @@ class Engine:
     workers: int = 0
     """Worker processes; 0: everything in this process."""
     device: str = "cpu"
+    data_root: str | None = None
+    """Where data sets lie; None: the environment's choice."""
     checkpoint_every: int = 1
     """Rounds between checkpoints."""
 
@@ -64,7 +66,7 @@ def run(
     """
     engine = engine or Engine()
     directory = RunDirectory(out)
-    assembly = assemble(experiment, device=engine.device)
+    assembly = assemble(experiment, device=engine.device, data_root=engine.data_root)
     initial = assembly.initial()
     if resume:
         directory.check_same(experiment, assembly.partition)
@@ -95,8 +97,8 @@ def run_to_end(
 def load(run_directory: str | Path, client: int | None = None) -> Classifier:
     """The final (calibrated) module of a finished run, in eval mode; where a part is private, that of a client."""
     path = Path(run_directory)
-    directory, experiment = RunDirectory(path), read(path)
-    model = directory.model()
+    directory = RunDirectory(path)
+    model, experiment = directory.model(), read(path)
     data = read_json(path / "dataset.json")
     bench = build_bench(experiment, tuple(data["input_shape"]), len(data["classes"]))
     if bench.private and client is None:
@@ -106,10 +108,10 @@ def load(run_directory: str | Path, client: int | None = None) -> Classifier:
     return bench.classifier.eval()
 
 
-def evaluate_run(run_directory: Path, data: str, *, device: str = "cpu") -> Counts:
+def evaluate_run(run_directory: Path, data: str, *, device: str = "cpu", data_root: str | None = None) -> Counts:
     """Right answers of a finished run's final model on the test part of a data set."""
     classifier = load(run_directory).to(device)
-    test = sources.load(data)
+    test = sources.load(data, data_root)
     if test.num_classes > classifier.num_classes:
         raise DataError(f"{data} has {test.num_classes} classes, the model of {run_directory} {classifier.num_classes}")
     try:
@@ -251,7 +253,7 @@ def _fleet(assembly: Assembly, engine: Engine, directory: RunDirectory) -> InPro
     memory = directory.memory() if assembly.experiment.algorithm.keeps_memory else None
     if engine.workers:
         path = None if memory is None else memory.path
-        return Parallel(assembly, engine.workers, device=engine.device, memory=path)
+        return Parallel(assembly, engine.workers, device=engine.device, data_root=engine.data_root, memory=path)
     return InProcess(assembly.client, len(assembly.partition.parts), memory)
 
 
