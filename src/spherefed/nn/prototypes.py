@@ -63,7 +63,7 @@ def tammes(
     """
     start = torch.from_numpy(rng.standard_normal((num_classes, dim)))
     with one_thread():
-        start /= start.norm(dim=1, keepdim=True)
+        start = torch.nn.functional.normalize(start, dim=1)
         if num_classes == 1:
             return start
         if num_classes >= dim:
@@ -71,7 +71,7 @@ def tammes(
         frame_lC, inner_CC = np.linalg.qr(start.numpy().T)  # start = innerᵀ frameᵀ
         inner = torch.from_numpy(np.ascontiguousarray(inner_CC.T))
         rows = _separated(inner, steps, lr, momentum) @ torch.from_numpy(np.ascontiguousarray(frame_lC.T))
-        return rows / rows.norm(dim=1, keepdim=True)
+        return torch.nn.functional.normalize(rows, dim=1)
 
 
 def coherence(weight_Cl: Tensor) -> float:
