@@ -166,8 +166,9 @@ class Ccvr:
         with one_thread():
             for position, number in enumerate(pooled.classes.tolist()):
                 mean_l, covariance_ll = pooled.mean(position), pooled.covariance(position)
-                root_ll, lowest = _root(covariance_ll)
-                worst = min(worst, lowest / float(mean_l @ mean_l + covariance_ll.trace() + torch.finfo().tiny))
+                size = float(mean_l @ mean_l + covariance_ll.trace())
+                root_ll, lowest = _root(covariance_ll, size)
+                worst = min(worst, lowest)
                 rng = stream(context.seed, Purpose.VIRTUAL, context.round, number)
                 noise = torch.from_numpy(rng.standard_normal((self.num_virtual, pooled.dim))).to(root_ll.device)
                 drawn = _transformed(mean_l + noise @ root_ll, tukey)
@@ -203,22 +204,25 @@ class CcvrSolution:
         return own | self.refitted.facts()
 
 
-def _root(covariance_ll: Tensor) -> tuple[Tensor, float]:
-    """The symmetric root of the nearest positive semi-definite matrix, and the lowest eigenvalue before the repair.
+def _root(covariance_ll: Tensor, size: float) -> tuple[Tensor, float]:
+    """The symmetric root of the repaired covariance, and the lowest eigenvalue before the repair over `size`, E‖z‖².
 
-    The symmetric root is unique; Cholesky's would fail on the singular covariances of classes with n ≤ l.
+    Eigenvalues below l·2⁻⁵² · E‖z‖², negative ones among them, are what rounding leaves of zero, and become zero. The
+    symmetric root is unique; Cholesky's would fail on the singular covariances of classes with n ≤ l.
     """
     if not bool(covariance_ll.any()):
         return covariance_ll, 0.0
     values_l, vectors_ll = torch.linalg.eigh(covariance_ll)
-    roots_l = values_l.clamp_min(0).sqrt()
-    return (vectors_ll * roots_l) @ vectors_ll.T, float(values_l[0])
+    floor = len(values_l) * 2.0**-52 * size
+    keep = values_l > floor
+    basis_lr = vectors_ll[:, keep]
+    return (basis_lr * values_l[keep].sqrt()) @ basis_lr.T, float(values_l[0]) / size
 
 
 def _transformed(drawn: Tensor, tukey: float) -> Tensor:
     """Tukey's ladder of powers, z^β; a Gaussian's negative values, which no real feature has, become 0."""
-    # Unstated in the paper: whether the model's own features are transformed too. Table 1 lists "Sampling & Tukey" on the
-    # server, so only the virtual ones are; the refitted head is used on features as the model gives them.
+    # Unstated in the paper: whether the model's own features are transformed too. Table 1 lists "Sampling & Tukey" on
+    # the server, so only the virtual ones are; the refitted head is used on features as the model gives them.
     return drawn if tukey == 1.0 else drawn.clamp_min(0).pow(tukey)
 
 

@@ -3,6 +3,12 @@
     GCV(λ) = n · RSS(λ) / (n − df(λ))²,   RSS = n − 2 tr(WᵀU) + tr(WᵀVW),   df = tr(V (V + λI)⁻¹)
 
 n is Σ‖one_hot(y)‖², so n, V and U suffice: choosing λ costs the clients nothing and one eigendecomposition the server.
+
+GCV is leave-one-out with every example's leverage replaced by the mean, so it follows exact leave-one-out where no
+class is rare. Of 200 random problems with n ≥ 20 l each, λ was more than a half-decade away in 2 with balanced classes,
+4 at 3 : 1 and 12 at 10 : 1; the leave-one-out error was more than 2 % above its least in 0, 0 and 5 of them. Where a
+class has only a handful of examples, or n is near l, λ may come out far too small. It is all clients together that
+count: their skew does not matter.
 """
 
 from collections.abc import Iterable

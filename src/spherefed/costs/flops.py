@@ -42,8 +42,8 @@ def ccvr_moments_flops(setting: Setting) -> int:
 
 def ccvr_sampling_flops(setting: Setting) -> int:
     """C factors of l³/3, and 2 l² for each of the M_c · C virtual features."""
-    l, C = setting.dim, setting.num_classes
-    return C * l**3 // 3 + 2 * setting.num_virtual * C * l * l
+    dim, C = setting.dim, setting.num_classes
+    return C * dim**3 // 3 + 2 * setting.num_virtual * C * dim**2
 
 
 def ccvr_refit_epoch_flops(setting: Setting) -> int:

@@ -21,8 +21,8 @@ def fedavg_bytes(setting: Setting) -> int:
 
 def ccvr_bytes(setting: Setting) -> int:
     """FedAvg's, and once a mean and a covariance of every class: 4 (l C + l² C) more."""
-    l, C = setting.dim, setting.num_classes
-    return fedavg_bytes(setting) + 4 * (l * C + l * l * C)
+    dim, C = setting.dim, setting.num_classes
+    return fedavg_bytes(setting) + 4 * (dim * C + dim**2 * C)
 
 
 def ffc_bytes(setting: Setting) -> int:
