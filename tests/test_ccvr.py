@@ -175,6 +175,11 @@ def forged(**changes):
     return dict(moments(features, torch.tensor([0, 0, 0, 2, 2, 2, 2, 4, 4])).tensors()) | changes
 
 
+def only_off_diagonal():
+    full = torch.ones(DIM, DIM, dtype=torch.float64) - torch.eye(DIM, dtype=torch.float64)
+    return full[torch.ones(DIM, DIM).triu() > 0].repeat(3, 1)
+
+
 @pytest.mark.parametrize(
     ("changes", "cause"),
     [
@@ -191,6 +196,8 @@ def forged(**changes):
         ({"num_signed": torch.tensor([10])}, "claim 10 signed of 9"),
         ({"sums": torch.full((3, DIM), 1e6, dtype=torch.float64)}, "cannot come from examples"),
         ({"sums": torch.full((3, DIM), torch.nan, dtype=torch.float64)}, "cannot come from examples"),
+        ({"products": 0 * forged()["products"]}, "cannot come from examples"),
+        ({"sums": 0 * forged()["sums"], "products": only_off_diagonal()}, "a product exceeds every square"),
         ({"sums": -forged()["sums"]}, "negative but claim"),
     ],
 )
@@ -327,7 +334,7 @@ def test_ffc_predicts_the_same_on_unit_features_and_on_the_models_own(model):
 
 
 def test_a_forged_reply_is_recorded_and_the_others_count():
-    assembly = assemble(small_experiment(calibration=Ccvr(num_virtual=5, refit=Refit(epochs=1))))
+    assembly = assemble(small_experiment(calibration=Ccvr(num_virtual=5, refit=Refit(lr=0.01, epochs=1))))
     honest = InProcess(assembly.client, 10)
 
     class OneForger:
@@ -384,9 +391,9 @@ def test_a_rounds_calibrated_head_is_what_the_next_round_trains_against():
         lambda: Ccvr(num_virtual=0),
         lambda: Ccvr(tukey=0.0),
         lambda: Refit(lr=0.0),
-        lambda: Refit(epochs=0),
-        lambda: Refit(batch_size=0),
-        lambda: Refit(momentum=1.0),
+        lambda: Refit(lr=1.0, epochs=0),
+        lambda: Refit(lr=1.0, batch_size=0),
+        lambda: Refit(lr=1.0, momentum=1.0),
         lambda: small_experiment(calibrate_every=0),
         lambda: small_experiment(calibration=None, calibrate_every=2),
     ],

@@ -103,11 +103,16 @@ class Moments:
             raise CalibrationError(f"CCVR moments claim {self.num_signed} signed of {int(counts.sum())} examples")
 
     def _check_sums(self) -> None:
-        """Necessary for a set of real vectors, and cheap: (Σz_i)² ≤ n Σz_i²; none negative if no feature is."""
+        """Necessary for a set of real vectors, and cheap; none negative if no feature is.
+
+        (Σz_i)² ≤ n Σz_i², and |Σz_i z_j| ≤ max_i Σz_i². What else is wrong with a covariance, the repair mends.
+        """
         squares = self.products[:, diagonal_positions(self.dim, self.products.device)]
         allowed = squares * self.counts[:, None] * (1 + 1e-9)
         if not bool((self.sums.square() <= allowed).all()):
             raise CalibrationError("CCVR moments cannot come from examples: (Σz)² exceeds n Σz²")
+        if not bool((self.products.abs().amax(dim=1) <= squares.amax(dim=1) * (1 + 1e-9)).all()):
+            raise CalibrationError("CCVR moments cannot come from examples: a product exceeds every square")
         if not self.num_signed and (bool((self.sums < 0).any()) or bool((self.products < 0).any())):
             raise CalibrationError("CCVR moments are negative but claim that no feature is")
 
@@ -135,7 +140,8 @@ class Ccvr:
     """M_c, virtual features per class that occurs (Table 16; 1000 for TinyImageNet)."""
     tukey: float = 0.5
     """Exponent of Tukey's power transform of the virtual features; 1 leaves them as they are drawn."""
-    refit: Refit = field(default_factory=Refit)
+    refit: Refit = field(default_factory=lambda: Refit(lr=1e-5))
+    """Table 16's learning rate."""
 
     def __post_init__(self) -> None:
         if self.num_virtual < 1:

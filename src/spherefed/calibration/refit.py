@@ -18,8 +18,8 @@ from spherefed.tensors import one_thread
 class Refit:
     """SGD on the head, with values of its own: none of the local training's."""
 
-    lr: float = 1e-5
-    """Table 16's for CCVR; constant."""
+    lr: float
+    """Constant; without a default, because those of CCVR and the oracle differ by orders of magnitude."""
     # Unstated in the paper: epochs, batch size and momentum. 100 epochs account for the FLOPs of Table 1; the other two
     # are those of local training.
     epochs: int = 100
