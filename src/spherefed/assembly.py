@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
+from spherefed.calibration import Context
 from spherefed.client import Client, Duties
 from spherefed.data import sources
 from spherefed.data.partition import Partition, hold_out, partition
@@ -61,6 +62,10 @@ class Assembly:
         with one_thread():
             self.bench.lay(model)
             return count(self.bench.classifier, self.dataset.test, self.bench.device)
+
+    def context(self, model: ModelState, round_index: int) -> Context:
+        """What the server knows when it calibrates this model."""
+        return Context(head=self.bench.head_of(model), seed=self.experiment.seed, round=round_index)
 
     def plan(self) -> Plan:
         e = self.experiment
