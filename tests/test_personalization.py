@@ -131,7 +131,7 @@ def test_blended_ffc_adds_a_share_of_everybodys_statistics() -> None:
     model, total = assembly.initial(), None
     for k in range(5):
         batches = assembly.client(k).examples.in_order(500, device=torch.device("cpu"))
-        total = Ffc().merge(total, Ffc().measure(assembly.bench.classifier, batches))
+        total = Ffc().merge(total, Ffc().measure(assembly.bench.classifier, batches), assembly.context(model, 0))
     assert personal_counts(e, model, total) == by_hand(e, model, gamma=0.3, ridge=0.5)
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
+from spherefed.calibration import Context
 from spherefed.client import Client, Duties
 from spherefed.data import sources
 from spherefed.data.examples import Examples
@@ -73,6 +74,10 @@ class Assembly:
         if not len(self.dataset.test) or self.bench.private:
             return None
         return self.evaluate(model).accuracy
+
+    def context(self, model: ModelState, round_index: int) -> Context:
+        """What the server knows when it calibrates this model."""
+        return Context(head=self.bench.head_of(model), seed=self.experiment.seed, round=round_index)
 
     def plan(self) -> Plan:
         e = self.experiment

@@ -74,6 +74,10 @@ class Experiment:
     algorithm: Algorithm = field(default_factory=Algorithm)
     schedule: Schedule = field(default_factory=Cosine)
     calibration: Calibration | None = None
+    """Replaces the head when training is over."""
+    calibrate_every: int | None = None
+    """Rounds between calibrations during training (App. C.2), each of which replaces the head that training goes on
+    with; none: only at the end."""
     personalization: Personalization | None = None
     """What each client makes of the trained model before it is evaluated on the client's own held-out examples."""
     cohort: int | None = None
@@ -89,6 +93,11 @@ class Experiment:
         for name, least in (("rounds", 1), ("seed", 0), ("min_samples", 1), ("evaluate_every", 1)):
             if getattr(self, name) < least:
                 raise ConfigError(f"{name} must be at least {least}, got {getattr(self, name)}")
+        if self.calibrate_every is not None and (self.calibration is None or self.calibrate_every < 1):
+            raise ConfigError(
+                f"calibrate_every must be at least 1 and needs a calibration, got {self.calibrate_every} with "
+                f"calibration {'none' if self.calibration is None else self.calibration.kind!r}"
+            )
         if self.cohort is not None and not 1 <= self.cohort <= self.partition.clients:
             raise ConfigError(
                 f"cohort must be between 1 and the number of clients, {self.partition.clients}; got {self.cohort}"

@@ -12,7 +12,7 @@ import numpy as np
 
 from spherefed.admission import Refusal, admit
 from spherefed.algorithms import Algorithm, combine
-from spherefed.calibration import Calibration
+from spherefed.calibration import Calibration, Context, Fact
 from spherefed.consistency import HEAD
 from spherefed.errors import CalibrationError, FederationError
 from spherefed.evaluation import Counts
@@ -125,30 +125,30 @@ class Calibrated:
     """The model with its new head, and how it was had."""
 
     model: ModelState
-    facts: dict[str, float | int | str]
+    facts: dict[str, Fact]
     refused: tuple[Refusal, ...]
     traffic: Traffic
     total: Tensors
     """The summed moments that the head was solved from."""
 
 
-def calibrate(calibration: Calibration, fleet: Fleet, model: ModelState, round_index: int) -> Calibrated:
+def calibrate(calibration: Calibration, fleet: Fleet, model: ModelState, context: Context) -> Calibrated:
     """Ask every client for its moments once, add them up while they arrive, solve for the head."""
-    request = Measure(round_index, model)
+    request = Measure(context.round, model)
     refused: list[Refusal] = []
     traffic = Traffic()
     total: Tensors | None = None
     answers = fleet.ask(fleet.clients, request)
     for reply in admit(answers, MeasureReply, request, fleet.clients, refused=refused, traffic=traffic):
         try:
-            total = calibration.merge(total, reply.moments)
+            total = calibration.merge(total, reply.moments, context)
         except CalibrationError as error:
-            refused.append(Refusal(round_index, reply.client, str(error)))
+            refused.append(Refusal(context.round, reply.client, str(error)))
     _check_answered(len(fleet.clients), refused, "calibration")
     assert total is not None
-    solution = calibration.solve(total)
-    head = {"weight": solution.weight.to(next(iter(model.params.values())).dtype)}
-    return Calibrated(ModelState(model.params, model.buffers, head), solution.facts(), tuple(refused), traffic, total)
+    solved = calibration.solve(total, context)
+    calibrated = model.with_head(solved.weight.to(context.head.dtype))
+    return Calibrated(calibrated, dict(solved.facts()), tuple(refused), traffic, total)
 
 
 @dataclass(frozen=True, slots=True)

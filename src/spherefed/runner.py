@@ -5,7 +5,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -19,9 +19,10 @@ from spherefed.engines.local import InProcess, Parallel
 from spherefed.errors import DataError, RunError
 from spherefed.evaluation import GLOBAL_TEST, Counts, count, local_accuracies, spread_over_clients
 from spherefed.experiment import Experiment, read
-from spherefed.federation import Fleet, LocalCounts, Round, calibrate, evaluate_on_clients, federate
+from spherefed.federation import Calibrated, Fleet, LocalCounts, Round, calibrate, evaluate_on_clients, federate
 from spherefed.messages import ModelState
 from spherefed.nn.classifier import Classifier
+from spherefed.nn.prototypes import coherence
 from spherefed.personalization import BlendedFfc
 from spherefed.runs import Checkpoint, RunDirectory, read_json, read_lines
 from spherefed.tensors import Tensors, one_thread, under
@@ -151,23 +152,47 @@ def _rounds(
     experiment = assembly.experiment
     unsaved: Checkpoint | None = None
     began = time.perf_counter()
-    rounds = federate(fleet, start.model, assembly.plan(), start=start.next_round, memory=start.memory)
     try:
-        for done in rounds:
+        for done, calibrated in _calibrated_rounds(assembly, fleet, start):
             last = done.index + 1 == experiment.rounds
             due = last or (done.index + 1) % experiment.evaluate_every == 0
             accuracy = assembly.global_accuracy(done.model) if due else None
+            line = _line(done, accuracy)
+            refused, model = [*done.refused], done.model
+            if calibrated is not None:
+                refused, model = [*refused, *calibrated.refused], calibrated.model
+                line["calibrated"] = _calibrated_line(calibrated, assembly.global_accuracy(model))
             now = time.perf_counter()
-            directory.append_round(_line(done, accuracy, now - began), [asdict(r) for r in done.refused])
+            directory.append_round(line | {"seconds": now - began}, [asdict(r) for r in refused])
             began = now
-            unsaved = Checkpoint(done.index + 1, done.model, done.memory)
+            unsaved = Checkpoint(done.index + 1, model, done.memory)
             if last or (done.index + 1) % checkpoint_every == 0:
                 directory.save_checkpoint(unsaved)
                 unsaved = None
-            yield _Finished(done.model, Progress(done.index, experiment.rounds, done.loss, accuracy))
+            yield _Finished(model, Progress(done.index, experiment.rounds, done.loss, accuracy))
     finally:
         if unsaved is not None:
             directory.save_checkpoint(unsaved)
+
+
+def _calibrated_rounds(
+    assembly: Assembly, fleet: Fleet, start: Checkpoint
+) -> Iterator[tuple[Round, Calibrated | None]]:
+    """The rounds, and after every m-th of them a calibration whose head the next one starts from (App. C.2)."""
+    calibration, every = assembly.experiment.calibration, assembly.experiment.calibrate_every
+    plan, going_on = assembly.plan(), start
+    while going_on.next_round < plan.rounds:
+        for done in federate(fleet, going_on.model, plan, start=going_on.next_round, memory=going_on.memory):
+            going_on = Checkpoint(done.index + 1, done.model, done.memory)
+            # The last round's calibration is that of the finished run.
+            due = calibration is not None and every is not None and going_on.next_round % every == 0
+            if calibration is None or not due or going_on.next_round == plan.rounds:
+                yield done, None
+                continue
+            calibrated = calibrate(calibration, fleet, done.model, assembly.context(done.model, done.index))
+            yield done, calibrated
+            going_on = replace(going_on, model=calibrated.model)
+            break
 
 
 def _finish(assembly: Assembly, fleet: Fleet, directory: RunDirectory, model: ModelState) -> None:
@@ -177,16 +202,18 @@ def _finish(assembly: Assembly, fleet: Fleet, directory: RunDirectory, model: Mo
     trained = model
     sums: Tensors = {}
     accuracy = {"trained": _accuracies(assembly, fleet, model)}
+    head = {"kind": experiment.model.head.kind, "coherence": coherence(assembly.bench.head_of(model))}
     traffic = {"train": _per_client([(r["bytes_down"], r["bytes_up"]) for r in lines], fleet)}
+    between = [(r["calibrated"]["bytes_down"], r["calibrated"]["bytes_up"]) for r in lines if "calibrated" in r]
     seconds = {"train": sum(r["seconds"] for r in lines)}
     facts = None
     if experiment.calibration is not None:
         began = time.perf_counter()
-        calibrated = calibrate(experiment.calibration, fleet, model, experiment.rounds)
+        calibrated = calibrate(experiment.calibration, fleet, model, assembly.context(model, experiment.rounds))
         seconds["calibrate"] = time.perf_counter() - began
         model, facts, sums = calibrated.model, calibrated.facts, calibrated.total
         directory.append_ledger(asdict(r) for r in calibrated.refused)
-        traffic["calibrate"] = _per_client([(calibrated.traffic.down, calibrated.traffic.up)], fleet)
+        traffic["calibrate"] = _per_client([*between, (calibrated.traffic.down, calibrated.traffic.up)], fleet)
         accuracy["calibrated"] = _accuracies(assembly, fleet, model)
     personal = _personal(assembly, fleet, trained, sums)
     if personal is not None:
@@ -200,6 +227,7 @@ def _finish(assembly: Assembly, fleet: Fleet, directory: RunDirectory, model: Mo
             "accuracy": accuracy,
             "calibration": facts,
             "personal": None if personal is None else spread_over_clients(personal.clients, personal.counts),
+            "head": head,
             "traffic": traffic,
             "seconds": seconds,
             "weights_sha256": model.digest(),
@@ -225,18 +253,26 @@ def _personal(assembly: Assembly, fleet: Fleet, trained: ModelState, sums: Tenso
     return evaluate_on_clients(fleet, trained, experiment.rounds, personalize=personal is not None, extra=extra)
 
 
-def _line(done: Round, accuracy: float | None, seconds: float) -> dict[str, Any]:
+def _line(done: Round, accuracy: float | None) -> dict[str, Any]:
     return {
         "round": done.index,
         "lr": done.lr,
         "loss": done.loss,
         "num_examples": done.num_examples,
         "clients": list(done.clients),
-        "seconds": seconds,
         "bytes_down": done.traffic.down,
         "bytes_up": done.traffic.up,
         "accuracy": {} if accuracy is None else {GLOBAL_TEST: accuracy},
         **({} if done.consistency is None else {"consistency": done.consistency}),
+    }
+
+
+def _calibrated_line(calibrated: Calibrated, accuracy: float | None) -> dict[str, Any]:
+    return {
+        "accuracy": {} if accuracy is None else {GLOBAL_TEST: accuracy},
+        "facts": calibrated.facts,
+        "bytes_down": calibrated.traffic.down,
+        "bytes_up": calibrated.traffic.up,
     }
 
 

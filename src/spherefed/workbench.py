@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from spherefed.errors import ModelError
-from spherefed.messages import ModelState
+from spherefed.messages import LEARNED_HEAD, ModelState
 from spherefed.nn.classifier import Classifier
 from spherefed.tensors import Tensors, mismatch
 
@@ -28,7 +28,7 @@ class Workbench:
         self.params: dict[str, Tensor] = {n: p for n, p in classifier.named_parameters() if p.requires_grad}
         # Integer buffers (BatchNorm's step counters) are not exchanged; the fixed head is nobody's statistic.
         self.buffers: dict[str, Tensor] = {
-            n: b for n, b in classifier.named_buffers() if b.is_floating_point() and n != "head.weight"
+            n: b for n, b in classifier.named_buffers() if b.is_floating_point() and n != LEARNED_HEAD
         }
         self.shared_params = part_of(self.params, share)
         self.shared_buffers = part_of(self.buffers, share)
@@ -54,6 +54,12 @@ class Workbench:
                 self.classifier.head.weight.copy_(model.head["weight"])
             elif not self.classifier.head.learned:
                 self.classifier.head.weight.copy_(self._own_head)
+
+    def head_of(self, model: ModelState) -> Tensor:
+        """The head with which this state classifies, (C, l): calibrated, learned, or the bench's fixed one."""
+        if model.head is not None:
+            return model.head["weight"]
+        return model.params.get(LEARNED_HEAD, self._own_head)
 
     def read(self) -> ModelState:
         """A copy of the shared part of what lies on the bench."""
