@@ -13,10 +13,10 @@ import numpy as np
 from spherefed.admission import Refusal, admit
 from spherefed.algorithms import Algorithm, combine
 from spherefed.calibration import Calibration, Context, Fact
-from spherefed.consistency import HEAD
 from spherefed.errors import CalibrationError, FederationError
 from spherefed.evaluation import Counts
 from spherefed.messages import (
+    LEARNED_HEAD,
     Evaluate,
     EvaluateReply,
     Failure,
@@ -92,7 +92,7 @@ def federate(
         answers = fleet.ask(chosen, request)
         replies = admit(answers, TrainReply, request, chosen, refused=refused, traffic=traffic)
         rule = plan.algorithm
-        head = model.params.get(HEAD)
+        head = model.params.get(LEARNED_HEAD)
         combined = combine(replies, normalize_steps=rule.normalize_steps, weigh=rule.weigh, head=head)
         _check_answered(len(chosen), refused, f"round {t}")
         if combined is None:  # a cohort without a single example moves nothing

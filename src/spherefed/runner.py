@@ -1,13 +1,9 @@
 """Run an experiment on a fleet into a run directory: rounds, checkpoints, calibration, evaluation, result."""
 
-import platform
-import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +12,7 @@ import torch
 from spherefed.assembly import Assembly, assemble, build_bench
 from spherefed.data import sources
 from spherefed.engines.local import InProcess, Parallel
+from spherefed.environment import environment
 from spherefed.errors import DataError, RunError
 from spherefed.evaluation import GLOBAL_TEST, Counts, count, local_accuracies, spread_over_clients
 from spherefed.experiment import Experiment, read
@@ -74,7 +71,12 @@ def run(
         if directory.finished:
             return
     else:
-        directory.begin(experiment, environment(experiment, engine), assembly.dataset.facts(), assembly.partition)
+        directory.begin(
+            experiment,
+            environment(experiment, device=engine.device, workers=engine.workers),
+            assembly.dataset.facts(),
+            assembly.partition,
+        )
         if trained is not None:
             directory.adopt_rounds(RunDirectory(trained), experiment)
     checkpoint = directory.load_checkpoint() or Checkpoint(0, initial, {})
@@ -122,22 +124,6 @@ def evaluate_run(run_directory: Path, data: str, *, device: str = "cpu", data_ro
         raise DataError(
             f"the model of {run_directory} cannot read {data}, inputs {test.input_shape}: {error}"
         ) from error
-
-
-def environment(experiment: Experiment, engine: Engine) -> dict[str, Any]:
-    """What the result was computed with."""
-    packages = ("spherefed", "torch", "numpy", "scipy", "scikit-learn", "safetensors")
-    return {
-        **{name: version(name) for name in packages},
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "commit": _commit(),
-        "seed": experiment.seed,
-        "device": engine.device,
-        "workers": engine.workers,
-        "started": datetime.now(UTC).isoformat(timespec="seconds"),
-        "experiment_digest": experiment.digest(),
-    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,15 +277,3 @@ def _fleet(assembly: Assembly, engine: Engine, directory: RunDirectory) -> InPro
         path = None if memory is None else memory.path
         return Parallel(assembly, engine.workers, device=engine.device, data_root=engine.data_root, memory=path)
     return InProcess(assembly.client, len(assembly.partition.parts), memory)
-
-
-def _commit() -> str | None:
-    """The commit of the source tree this package is run from, if it is one."""
-    here = Path(__file__).parent
-    try:
-        found = subprocess.run(
-            ["git", "-C", str(here), "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, check=False
-        )
-    except OSError:
-        return None
-    return found.stdout.strip() or None if found.returncode == 0 else None
