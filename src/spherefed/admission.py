@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import TypeVar, cast
 
-from spherefed.messages import EvaluateReply, Failure, MeasureReply, ModelState, Reply, Request, Traffic, TrainReply
+from spherefed.messages import EvaluateReply, Failure, MeasureReply, Reply, Request, Traffic, Train, TrainReply
 from spherefed.tensors import mismatch, non_finite
 
 R = TypeVar("R", TrainReply, MeasureReply, EvaluateReply)
@@ -60,15 +60,20 @@ def _fault(reply: Reply, kind: type[Reply], request: Request) -> str | None:
         return f"claims {reply.num_examples} examples"
     match reply:
         case TrainReply():
-            return _train_fault(reply, request.model)
+            assert isinstance(request, Train)
+            return _train_fault(reply, request)
         case MeasureReply():
             return f"{name!r} is not finite" if (name := non_finite(reply.moments)) else None
         case EvaluateReply():
             return None if 0 <= reply.correct <= reply.num_examples else f"claims {reply.correct} right answers"
 
 
-def _train_fault(reply: TrainReply, model: ModelState) -> str | None:
-    for what, given, expected in (("delta", reply.delta, model.params), ("buffers", reply.buffers, model.buffers)):
+def _train_fault(reply: TrainReply, request: Train) -> str | None:
+    for what, given, expected in (
+        ("delta", reply.delta, request.model.params),
+        ("buffers", reply.buffers, request.model.buffers),
+        ("extra", reply.extra, request.extra),
+    ):
         if fault := mismatch(given, expected):
             return f"{what}: {fault}"
         if name := non_finite(given):

@@ -63,6 +63,8 @@ class Train:
     round: int
     model: ModelState
     lr: float
+    extra: Tensors = field(default_factory=dict)
+    """What the algorithm sends beside the model (SCAFFOLD's control variate); its reply's `extra` is of this form."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,7 @@ class TrainReply:
     delta: Tensors
     """Local params − params of the request."""
     buffers: Tensors
+    extra: Tensors = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +104,10 @@ class Evaluate:
 
     round: int
     model: ModelState
+    personalize: bool = False
+    """Make the model your own first, as the experiment says."""
+    extra: Tensors = field(default_factory=dict)
+    """What that needs from the server: the summed statistics of a blended FFC."""
 
 
 @dataclass(frozen=True, slots=True)

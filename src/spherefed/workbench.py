@@ -4,6 +4,7 @@ Models are built per process, not per client; a request is laid onto the bench, 
 """
 
 from collections.abc import Mapping
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -13,11 +14,14 @@ from spherefed.messages import LEARNED_HEAD, ModelState
 from spherefed.nn.classifier import Classifier
 from spherefed.tensors import Tensors, mismatch
 
+Part = Literal["all", "encoder", "head"]
+"""A part of a classifier."""
+
 
 class Workbench:
-    """A classifier with its tensors by name, split into what is trained, what is averaged, and the head."""
+    """A classifier with its tensors by name: what is trained, what is averaged, and which of them are shared."""
 
-    def __init__(self, classifier: Classifier) -> None:
+    def __init__(self, classifier: Classifier, share: Part = "all") -> None:
         if classifier.head.is_open:
             raise ModelError("the feature dimension is not known yet: call the model once before federating it")
         self.classifier = classifier
@@ -26,15 +30,25 @@ class Workbench:
         self.buffers: dict[str, Tensor] = {
             n: b for n, b in classifier.named_buffers() if b.is_floating_point() and n != LEARNED_HEAD
         }
+        self.shared_params = part_of(self.params, share)
+        self.shared_buffers = part_of(self.buffers, share)
+        shared = {**self.shared_params, **self.shared_buffers}
+        self.private = {n: t for n, t in {**self.params, **self.buffers}.items() if n not in shared}
+        """What stays with the client: params and buffers that are not shared."""
         self.device = classifier.head.weight.device
         self._own_head = classifier.head.weight.detach().clone()
+        self._own_private = _cloned(self.private)
 
-    def lay(self, model: ModelState) -> None:
-        """Overwrite the bench with this state; without a calibrated head the own one is put back."""
-        for given, mine in ((model.params, self.params), (model.buffers, self.buffers)):
+    def lay(self, model: ModelState, private: Tensors | None = None) -> None:
+        """Overwrite the bench with this state; where no head or no private part is given, the initial one is put back.
+
+        A calibrated head takes precedence.
+        """
+        for given, mine in ((model.params, self.shared_params), (model.buffers, self.shared_buffers)):
             if given.keys() != mine.keys():
                 raise ModelError(f"the model that was sent does not fit this client's: {mismatch(given, mine)}")
             _copy(mine, given)
+        _copy(self.private, private or self._own_private)
         with torch.no_grad():
             if model.head is not None:
                 self.classifier.head.weight.copy_(model.head["weight"])
@@ -48,8 +62,29 @@ class Workbench:
         return model.params.get(LEARNED_HEAD, self._own_head)
 
     def read(self) -> ModelState:
-        """A copy of what lies on the bench."""
-        return ModelState(_cloned(self.params), _cloned(self.buffers))
+        """A copy of the shared part of what lies on the bench."""
+        return ModelState(_cloned(self.shared_params), _cloned(self.shared_buffers))
+
+    def moved_from(self, model: ModelState) -> dict[str, Tensor]:
+        """By how much the shared parameters on the bench differ from this model's."""
+        with torch.no_grad():
+            moved = torch._foreach_sub(
+                list(self.shared_params.values()), [model.params[name] for name in self.shared_params]
+            )
+        return dict(zip(self.shared_params, moved, strict=True))
+
+    def read_private(self) -> dict[str, Tensor]:
+        """A copy of the part that is not shared."""
+        return _cloned(self.private)
+
+    def copy(self) -> dict[str, Tensor]:
+        """A copy of all that is trained or averaged, shared or not."""
+        return _cloned({**self.params, **self.buffers})
+
+
+def part_of(tensors: Mapping[str, Tensor], part: Part) -> dict[str, Tensor]:
+    """Those of a classifier's tensors that belong to this part of it."""
+    return {n: t for n, t in tensors.items() if part == "all" or n.startswith(f"{part}.")}
 
 
 def _copy(to: Mapping[str, Tensor], source: Tensors) -> None:
