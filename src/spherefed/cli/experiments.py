@@ -12,6 +12,8 @@ from spherefed.cli.options import DATA_ROOT, SET, engine_options, example, find_
 if TYPE_CHECKING:
     from spherefed.runner import Engine
 
+WIDE = 120
+
 
 @click.command(
     epilog=example(
@@ -232,6 +234,8 @@ def _print_summary(runs: list[Path], *, markdown: bool = False) -> None:
         click.echo(markdown_table(summary))
         return
     console = Console()
+    if not console.is_terminal:  # a file or a pipe has no edge at which to wrap
+        console = Console(width=WIDE)
     console.print(rich_table(summary))
     for note in summary.notes:
         console.print(f"note: {note}", style="dim", highlight=False)
