@@ -69,15 +69,15 @@ class Assembly:
             self.bench.lay(model)
             return count(self.bench.classifier, self.dataset.test, self.bench.device)
 
+    def context(self, model: ModelState, round_index: int) -> Context:
+        """What the server knows when it calibrates this model."""
+        return Context(head=self.bench.head_of(model), seed=self.experiment.seed, round=round_index)
+
     def global_accuracy(self, model: ModelState) -> float | None:
         """Accuracy on the test set; None where there is no test set (pooled) or no whole model (a part is private)."""
         if not len(self.dataset.test) or self.bench.private:
             return None
         return self.evaluate(model).accuracy
-
-    def context(self, model: ModelState, round_index: int) -> Context:
-        """What the server knows when it calibrates this model."""
-        return Context(head=self.bench.head_of(model), seed=self.experiment.seed, round=round_index)
 
     def plan(self) -> Plan:
         e = self.experiment

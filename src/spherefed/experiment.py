@@ -102,7 +102,6 @@ class Experiment:
             raise ConfigError(
                 f"cohort must be between 1 and the number of clients, {self.partition.clients}; got {self.cohort}"
             )
-
         if self.algorithm.normalize_steps and self.algorithm.prox_mu:  # no schedule rises above local.lr
             _check_normalizable(self.local.lr, self.local.momentum, self.algorithm.prox_mu)
         self._check_parts()

@@ -16,8 +16,16 @@ from spherefed.environment import environment
 from spherefed.errors import DataError, RunError
 from spherefed.evaluation import GLOBAL_TEST, Counts, count, local_accuracies, spread_over_clients
 from spherefed.experiment import Experiment, read
-from spherefed.federation import Calibrated, Fleet, LocalCounts, Round, calibrate, evaluate_on_clients, federate
-from spherefed.messages import ModelState
+from spherefed.federation import (
+    Calibrated,
+    Fleet,
+    LocalCounts,
+    Round,
+    calibrate,
+    evaluate_on_clients,
+    federate,
+)
+from spherefed.messages import LEARNED_HEAD, ModelState
 from spherefed.nn.classifier import Classifier
 from spherefed.nn.prototypes import coherence
 from spherefed.personalization import BlendedFfc
@@ -188,7 +196,7 @@ def _finish(assembly: Assembly, fleet: Fleet, directory: RunDirectory, model: Mo
     trained = model
     sums: Tensors = {}
     accuracy = {"trained": _accuracies(assembly, fleet, model)}
-    head = {"kind": experiment.model.head.kind, "coherence": coherence(assembly.bench.head_of(model))}
+    head = _head_facts(assembly, model)
     traffic = {"train": _per_client([(r["bytes_down"], r["bytes_up"]) for r in lines], fleet)}
     between = [(r["calibrated"]["bytes_down"], r["calibrated"]["bytes_up"]) for r in lines if "calibrated" in r]
     seconds = {"train": sum(r["seconds"] for r in lines)}
@@ -212,8 +220,8 @@ def _finish(assembly: Assembly, fleet: Fleet, directory: RunDirectory, model: Mo
             "rounds": experiment.rounds,
             "accuracy": accuracy,
             "calibration": facts,
-            "personal": None if personal is None else spread_over_clients(personal.clients, personal.counts),
             "head": head,
+            "personal": None if personal is None else spread_over_clients(personal.clients, personal.counts),
             "traffic": traffic,
             "seconds": seconds,
             "weights_sha256": model.digest(),
@@ -228,6 +236,15 @@ def _accuracies(assembly: Assembly, fleet: Fleet, model: ModelState) -> dict[str
         local = evaluate_on_clients(fleet, model, assembly.experiment.rounds)
         accuracies |= local_accuracies(local.counts)
     return accuracies
+
+
+def _head_facts(assembly: Assembly, model: ModelState) -> dict[str, Any]:
+    """What kind of head was trained against, and its coherence where there is one head for all."""
+    shared = LEARNED_HEAD not in assembly.bench.private
+    return {
+        "kind": assembly.experiment.model.head.kind,
+        "coherence": coherence(assembly.bench.head_of(model)) if shared else None,
+    }
 
 
 def _personal(assembly: Assembly, fleet: Fleet, trained: ModelState, sums: Tensors) -> LocalCounts | None:
