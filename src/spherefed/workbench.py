@@ -31,15 +31,16 @@ class Workbench:
 
     def lay(self, model: ModelState) -> None:
         """Overwrite the bench with this state; without a calibrated head the own one is put back."""
-        for given, mine in ((model.params, self.params), (model.buffers, self.buffers)):
-            if given.keys() != mine.keys():
-                raise ModelError(f"the model that was sent does not fit this client's: {mismatch(given, mine)}")
+        head = self.classifier.head.weight
+        parts = [(model.params, self.params), (model.buffers, self.buffers)]
+        if model.head is not None:
+            parts.append((model.head, {"weight": head}))
+        for given, mine in parts:
+            if fault := mismatch(given, mine):
+                raise ModelError(f"the model that was sent does not fit this client's: {fault}")
             _copy(mine, given)
-        with torch.no_grad():
-            if model.head is not None:
-                self.classifier.head.weight.copy_(model.head["weight"])
-            elif not self.classifier.head.learned:
-                self.classifier.head.weight.copy_(self._own_head)
+        if model.head is None and not self.classifier.head.learned:
+            _copy({"weight": head}, {"weight": self._own_head})
 
     def read(self) -> ModelState:
         """A copy of what lies on the bench."""

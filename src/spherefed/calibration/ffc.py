@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from spherefed.errors import CalibrationError, ConfigError
-from spherefed.nn.classifier import Classifier
+from spherefed.nn.classifier import Classifier, eval_mode
 from spherefed.tensors import Tensors, one_thread
 
 FEATURE_BITS = 20
@@ -154,26 +154,21 @@ def statistics(model: Classifier, batches: Iterable[tuple[Tensor, Tensor]]) -> S
     """Measure V and U (SphereFed, Eq. 9) of a model on batches of (inputs, labels).
 
     Features are put on the unit sphere in float64 whatever the model was trained with (without a bias the arg-max does
-    not depend on ‖z‖), in eval mode; give batches without augmentation. The model's mode is put back afterwards.
+    not depend on ‖z‖), in eval mode; give batches without augmentation. Every module's mode is put back afterwards.
     """
-    was_training = model.training
-    model.eval()
     device = next((t.device for t in (*model.parameters(), *model.buffers())), torch.device("cpu"))
     accumulator: Accumulator | None = None
-    try:
-        with torch.inference_mode(), torch.autocast(device.type, enabled=False):
-            for inputs, labels in batches:
-                features = model.raw_features(inputs.to(device))
-                if accumulator is None:
-                    accumulator = Accumulator(features.shape[1], model.num_classes, device)
-                accumulator.add(features, labels.to(device))
+    with eval_mode(model), torch.inference_mode(), torch.autocast(device.type, enabled=False):
+        for inputs, labels in batches:
+            features = model.raw_features(inputs.to(device))
             if accumulator is None:
-                if model.head.is_open:
-                    raise CalibrationError("no batch was given and the feature dimension is not known")
-                accumulator = Accumulator(model.head.weight.shape[1], model.num_classes, device)
-            return accumulator.total()
-    finally:
-        model.train(was_training)
+                accumulator = Accumulator(features.shape[1], model.num_classes, device)
+            accumulator.add(features, labels.to(device))
+        if accumulator is None:
+            if model.head.is_open:
+                raise CalibrationError("no batch was given and the feature dimension is not known")
+            accumulator = Accumulator(model.head.weight.shape[1], model.num_classes, device)
+        return accumulator.total()
 
 
 class Accumulator:
