@@ -6,9 +6,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from small import assembled, blobs, in_process
 from torch import Tensor, nn
 
+from small import assembled, blobs, in_process
 from spherefed.data.examples import Examples
 from spherefed.data.partition import Iid
 from spherefed.errors import ConfigError
