@@ -21,7 +21,7 @@ from spherefed.data.examples import Augment
 from spherefed.engines.local import MAX_ATTEMPTS, Parallel
 from spherefed.errors import ConfigError
 from spherefed.federation import Fleet, Round, calibrate, federate
-from spherefed.messages import Evaluate, Failure, Reply, Request, Train
+from spherefed.messages import Failure, Reply, Request, Train
 
 
 @dataclass(frozen=True)
@@ -35,30 +35,26 @@ class Delay:
 
 
 @dataclass(frozen=True)
-class Suicide:
-    """A worker kills itself in the middle of training, so many times in all; the inputs stay as they are."""
+class Doom:
+    """Workers kill themselves in the middle of training when a file in this folder says so."""
 
     folder: Path
-    times: int
+
+    @property
+    def once(self) -> Path:
+        """While it exists, the next worker to train dies, and takes the file with it."""
+        return self.folder / "once"
+
+    @property
+    def cursed(self) -> Path:
+        """While it exists, whoever trains on an example that holds this number dies."""
+        return self.folder / "cursed"
 
     def __call__(self, inputs: Tensor, order: np.random.Generator) -> Tensor:
-        for number in range(self.times):
-            try:
-                (self.folder / str(number)).touch(exist_ok=False)
-            except FileExistsError:
-                continue
+        if self.once.exists():
+            self.once.unlink()
             os.kill(os.getpid(), signal.SIGKILL)
-        return inputs
-
-
-@dataclass(frozen=True)
-class Curse:
-    """Whoever trains on the marked example dies, every time."""
-
-    mark: float
-
-    def __call__(self, inputs: Tensor, order: np.random.Generator) -> Tensor:
-        if bool((inputs == self.mark).any()):
+        if self.cursed.exists() and bool((inputs == float(self.cursed.read_text())).any()):
             os.kill(os.getpid(), signal.SIGKILL)
         return inputs
 
@@ -98,38 +94,71 @@ class Shuffled:
         return iter([answers[client] for client in clients])
 
 
-def test_one_worker_gives_the_same_weights_even_if_it_is_killed_while_idle(expected: str) -> None:
+@pytest.fixture(scope="module")
+def doom(tmp_path_factory: pytest.TempPathFactory) -> Doom:
+    return Doom(tmp_path_factory.mktemp("doom"))
+
+
+@pytest.fixture(scope="module")
+def one_worker(doom: Doom) -> Iterator[Parallel]:
+    """One process for several tests, because starting one takes seconds; each test leaves it fit for work."""
+    with closing(Parallel(with_augment(doom), 1)) as fleet:
+        yield fleet
+
+
+def test_one_worker_gives_the_same_weights(one_worker: Parallel, expected: str) -> None:
+    assert one_worker.clients == range(4)
+    assert final(one_worker, with_augment(None)) == expected
+
+
+def test_a_worker_killed_in_mid_client_is_replaced_and_its_client_run_again(
+    one_worker: Parallel, doom: Doom, expected: str
+) -> None:
+    doom.once.touch()
+    done = rounds(one_worker, with_augment(None))
+    assert not doom.once.exists()
+    assert [r.refused for r in done] == [(), (), ()]
+    assert calibrate(Ffc(), one_worker, done[-1].model, 3).model.digest() == expected
+
+
+def test_a_client_whose_worker_dies_twice_is_one_failure_and_the_others_go_on(one_worker: Parallel, doom: Doom) -> None:
+    assembly = with_augment(None, rounds=1)
+    marked = assembly.partition.parts[2][0]
+    doom.cursed.write_text(repr(assembly.dataset.train.inputs[marked].flatten()[0].item()))
+    (done,) = rounds(one_worker, assembly)
+    doom.cursed.unlink()
+    (refusal,) = done.refused
+    assert (refusal.client, refusal.cause) == (2, f"its worker process died {MAX_ATTEMPTS} times")
+    assert done.clients == (0, 1, 3)
+    (again,) = rounds(one_worker, assembly)  # the fleet is whole again
+    assert again.clients == (0, 1, 2, 3)
+
+
+@pytest.mark.soak
+def test_a_worker_killed_while_idle_is_replaced_without_a_failure(expected: str) -> None:
     assembly = with_augment(None)
     with closing(Parallel(assembly, 1)) as fleet:
-        assert fleet.clients == range(4)
-        assert final(fleet, assembly) == expected
+        list(fleet.ask([0], Train(0, assembly.initial(), 0.5)))
         (child,) = multiprocessing.active_children()
         os.kill(child.pid or 0, signal.SIGKILL)
         child.join()
-        assert [r.refused for r in rounds(fleet, assembly)] == [(), (), ()]
         assert final(fleet, assembly) == expected
-    assert not multiprocessing.active_children()
 
 
-def test_three_workers_give_the_same_weights_in_any_order_of_dispatch_and_finish(expected: str) -> None:
+@pytest.mark.parametrize("workers", [2, 3])
+def test_more_workers_give_the_same_weights_in_any_order_of_dispatch_and_finish(workers: int, expected: str) -> None:
+    before = set(multiprocessing.active_children())
     assembly = with_augment(Delay())
-    with closing(Parallel(assembly, 3)) as fleet:
-        assert final(fleet, assembly) == expected
-        assert final(Shuffled(fleet), assembly) == expected
-    assert not multiprocessing.active_children()
-
-
-def test_two_workers_give_the_same_weights_even_after_an_ask_was_given_up_half_way(expected: str) -> None:
-    assembly = with_augment(Delay())
-    fleet = Parallel(assembly, 2)
+    fleet = Parallel(assembly, workers)
+    assert final(fleet, assembly) == expected
     answers = fleet.ask(fleet.clients, Train(7, assembly.initial(), 3.0))
     assert next(answers).client == 0
     answers.close()  # type: ignore[attr-defined]
-    assert final(fleet, assembly) == expected
-    assert len(multiprocessing.active_children()) == 2
+    assert final(Shuffled(fleet), assembly) == expected  # what was given up half-way does not poison the next
+    assert len(set(multiprocessing.active_children()) - before) == workers
     next(fleet.ask(fleet.clients, Train(0, assembly.initial(), 0.5)))
     fleet.close()  # in mid-work
-    assert not multiprocessing.active_children()
+    assert set(multiprocessing.active_children()) == before
     fleet.close()  # and once more does no harm
 
 
@@ -141,31 +170,6 @@ def test_the_order_of_dispatch_does_not_matter_in_process(expected: str) -> None
 def test_another_seed_gives_other_weights(expected: str) -> None:
     assembly = with_augment(None, seed=1)
     assert final(in_process(assembly), assembly) != expected
-
-
-def test_a_worker_killed_in_mid_client_is_replaced_and_its_client_run_again(tmp_path: Path, expected: str) -> None:
-    assembly = with_augment(Suicide(tmp_path, 1))
-    with closing(Parallel(assembly, 1)) as fleet:
-        done = rounds(fleet, assembly)
-        assert [r.refused for r in done] == [(), (), ()]
-        assert calibrate(Ffc(), fleet, done[-1].model, 3).model.digest() == expected
-    assert (tmp_path / "0").exists()
-    assert not multiprocessing.active_children()
-
-
-def test_a_client_whose_worker_dies_twice_is_one_failure_and_the_others_go_on() -> None:
-    whole = with_augment(None)
-    marked = whole.partition.parts[2][0]
-    assembly = with_augment(Curse(float(whole.dataset.train.inputs[marked].flatten()[0])), rounds=1)
-    with closing(Parallel(assembly, 1)) as fleet:
-        (done,) = rounds(fleet, assembly)
-        (refusal,) = done.refused
-        assert (refusal.client, refusal.cause) == (2, f"its worker process died {MAX_ATTEMPTS} times")
-        assert done.clients == (0, 1, 3)
-        # The fleet is whole again: a request that does not touch the cursed example is answered by everybody.
-        answers = list(fleet.ask(fleet.clients, Evaluate(1, done.model)))
-        assert [a.client for a in answers] == [0, 1, 2, 3]
-        assert not any(isinstance(a, Failure) for a in answers)
 
 
 @pytest.mark.parametrize("workers", [0, -1])
