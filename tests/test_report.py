@@ -316,9 +316,9 @@ def test_equal_names_say_what_differs(tmp_path: Path) -> None:
     labels = [row.label for row in summarize([tmp_path]).rows]
     # The calibrated row has its name to itself.
     assert labels == [
-        "FedAvg (local.lr 0.1, calibration ffc)",
+        "FedAvg (local.lr 0.1)",
         "FedAvg + FFC",
-        "FedAvg (local.lr 0.5, calibration none)",
+        "FedAvg (local.lr 0.5)",
     ]
 
 

@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 
 from spherefed.client import Client, Duties
 from spherefed.data import sources
-from spherefed.data.examples import Examples
 from spherefed.data.partition import Partition, hold_out, partition
 from spherefed.data.sources import Dataset
 from spherefed.errors import ConfigError, ModelError
@@ -69,30 +69,28 @@ class Assembly:
         )
 
 
-def assemble(experiment: Experiment, *, device: str = "cpu", dataset: Dataset | None = None) -> Assembly:
+def assemble(experiment: Experiment, *, device: str = "cpu", data_root: str | None = None) -> Assembly:
     """Load, split, partition, build; everything random follows the experiment's seed."""
-    whole = sources.load(experiment.data.name) if dataset is None else dataset
-    data = _with_validation(whole, experiment)
-    labels = data.train.all_labels().numpy()
-    parts = partition(experiment.partition, labels, data.num_classes, stream(experiment.seed, Purpose.PARTITION))
-    return Assembly(experiment, data, parts, Workbench(build_classifier(experiment, data, device)))
+    data = load_data(experiment, data_root)
+    parts = split_data(experiment, data)
+    classifier = build_classifier(experiment, data.input_shape, data.num_classes, device)
+    return Assembly(experiment, data, parts, Workbench(classifier))
 
 
-def build_classifier(experiment: Experiment, data: Dataset, device: str = "cpu") -> Classifier:
+def build_classifier(
+    experiment: Experiment, input_shape: tuple[int, ...], num_classes: int, device: str = "cpu"
+) -> Classifier:
     """Encoder and head as the experiment says, initialised from its seed on the CPU, then moved to the device."""
     model = experiment.model
     with torch_stream(experiment.seed, Purpose.ENCODER), one_thread():
-        encoder = model.encoder.build(data.input_shape)
-        example = next(data.train.in_order(2, device=torch.device("cpu")))[0]
+        encoder = model.encoder.build(input_shape)
         try:
             with torch.no_grad():
-                features = encoder.eval()(example)
+                features = encoder.eval()(torch.zeros(1, *input_shape))
         except RuntimeError as error:
-            raise ModelError(
-                f"encoder {model.encoder.kind!r} cannot read inputs of shape {data.input_shape}: {error}"
-            ) from error
-    head = model.head.build(data.num_classes, features.shape[1], experiment.seed)
-    classifier = Classifier(encoder, head, num_classes=data.num_classes, normalize=model.normalize)
+            raise ModelError(f"encoder {model.encoder.kind!r} cannot read inputs of {input_shape}: {error}") from error
+    head = model.head.build(num_classes, features.shape[1], experiment.seed)
+    classifier = Classifier(encoder, head, num_classes=num_classes, normalize=model.normalize)
     try:
         return classifier.to(device)
     except (RuntimeError, AssertionError) as error:
@@ -101,11 +99,22 @@ def build_classifier(experiment: Experiment, data: Dataset, device: str = "cpu")
         ) from error
 
 
-def _with_validation(data: Dataset, experiment: Experiment) -> Dataset:
-    """For tuning: a part of the training examples takes the place of the test set, which is then never looked at."""
-    if not experiment.data.validation:
-        return data
-    rng = stream(experiment.seed, Purpose.SPLIT)
-    kept, validation = hold_out(len(data.train), experiment.data.validation, rng)
-    test: Examples = data.train.take(validation)
-    return replace(data, train=data.train.take(kept), test=test)
+def split_data(experiment: Experiment, data: Dataset) -> Partition:
+    """Who gets which of the training examples."""
+    rng = stream(experiment.seed, Purpose.PARTITION)
+    return partition(experiment.partition, data.train.all_labels().numpy(), data.num_classes, rng)
+
+
+def load_data(experiment: Experiment, data_root: str | None) -> Dataset:
+    """The data set as the experiment uses it: on a subset, and with the validation part in the test set's place."""
+    data, wanted = sources.load(experiment.data.name, data_root), experiment.data
+    if wanted.examples is not None:
+        if wanted.examples > len(data.train):
+            raise ConfigError(f"data.examples is {wanted.examples}, {data.name} has {len(data.train)} for training")
+        chosen = stream(0, Purpose.SUBSET).permutation(len(data.train))[: wanted.examples]
+        data = replace(data, train=data.train.take(np.sort(chosen)))
+    if wanted.validation:
+        rng = stream(experiment.seed, Purpose.SPLIT)
+        kept, validation = hold_out(len(data.train), wanted.validation, rng)
+        data = replace(data, train=data.train.take(kept), test=data.train.take(validation))
+    return data

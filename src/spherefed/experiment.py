@@ -29,13 +29,17 @@ class Data:
     """Which examples, and what is set aside before clients get theirs."""
 
     name: str = "digits"
-    """A data set by name, or `arrays:FILE.npz`."""
+    """A data set by name, or `folder:PATH` or `arrays:FILE.npz`."""
+    examples: int | None = None
+    """Train on so many of its training examples only, the same ones for every seed; none: on all."""
     validation: float = 0.0
     """Fraction of the training examples that takes the place of the test set: for tuning, never for results."""
     held_out: float = 0.0
     """Fraction of each client's own examples kept from training, on which the model is evaluated locally."""
 
     def __post_init__(self) -> None:
+        if self.examples is not None and self.examples < 1:
+            raise ConfigError(f"data.examples must be at least 1, got {self.examples}")
         for name in ("validation", "held_out"):
             if not 0 <= getattr(self, name) < 1:
                 raise ConfigError(f"data.{name} must be in [0, 1), got {getattr(self, name)}")

@@ -23,7 +23,7 @@ class Purpose(IntEnum):
     BATCHES = 5
     LAYERS = 6
     HOLDOUT = 7
-    AUGMENT = 8
+    SUBSET = 8
 
 
 def stream(seed: int, purpose: Purpose, *keys: int) -> np.random.Generator:

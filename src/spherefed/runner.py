@@ -22,7 +22,7 @@ from spherefed.experiment import Experiment, read
 from spherefed.federation import Fleet, Round, calibrate, evaluate_on_clients, federate
 from spherefed.messages import ModelState
 from spherefed.nn.classifier import Classifier
-from spherefed.runs import Checkpoint, RunDirectory, read_lines
+from spherefed.runs import Checkpoint, RunDirectory, read_json, read_lines
 from spherefed.tensors import one_thread
 from spherefed.workbench import Workbench
 
@@ -34,6 +34,8 @@ class Engine:
     workers: int = 0
     """Worker processes; 0: everything in this process."""
     device: str = "cpu"
+    data_root: str | None = None
+    """Where data sets lie; None: the environment's choice."""
     checkpoint_every: int = 1
     """Rounds between checkpoints."""
 
@@ -64,14 +66,14 @@ def run(
     """
     engine = engine or Engine()
     directory = RunDirectory(out)
-    assembly = assemble(experiment, device=engine.device)
+    assembly = assemble(experiment, device=engine.device, data_root=engine.data_root)
     initial = assembly.initial()
     if resume:
         directory.check_same(experiment, assembly.partition)
         if directory.finished:
             return
     else:
-        directory.begin(experiment, environment(experiment, engine), assembly.partition)
+        directory.begin(experiment, environment(experiment, engine), assembly.dataset.facts(), assembly.partition)
         if trained is not None:
             directory.adopt_rounds(RunDirectory(trained), experiment)
     checkpoint = directory.load_checkpoint() or Checkpoint(0, initial, {})
@@ -96,16 +98,16 @@ def load(run_directory: str | Path) -> Classifier:
     """The final (calibrated) module of a finished run, in eval mode."""
     path = Path(run_directory)
     model = RunDirectory(path).model()
-    experiment = read(path)
-    bench = Workbench(build_classifier(experiment, sources.load(experiment.data.name)))
+    data = read_json(path / "dataset.json")
+    bench = Workbench(build_classifier(read(path), tuple(data["input_shape"]), len(data["classes"])))
     bench.lay(model)
     return bench.classifier.eval()
 
 
-def evaluate_run(run_directory: Path, data: str, *, device: str = "cpu") -> Counts:
+def evaluate_run(run_directory: Path, data: str, *, device: str = "cpu", data_root: str | None = None) -> Counts:
     """Right answers of a finished run's final model on the test part of a data set."""
     classifier = load(run_directory).to(device)
-    test = sources.load(data)
+    test = sources.load(data, data_root)
     if test.num_classes > classifier.num_classes:
         raise DataError(f"{data} has {test.num_classes} classes, the model of {run_directory} {classifier.num_classes}")
     try:
@@ -226,7 +228,7 @@ def _per_client(pairs: list[tuple[dict[Any, int], dict[Any, int]]], fleet: Fleet
 
 def _fleet(assembly: Assembly, engine: Engine) -> InProcess | Parallel:
     if engine.workers:
-        return Parallel(assembly, engine.workers, device=engine.device)
+        return Parallel(assembly, engine.workers, device=engine.device, data_root=engine.data_root)
     return InProcess(assembly.client, len(assembly.partition.parts))
 
 

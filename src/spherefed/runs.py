@@ -2,6 +2,7 @@
 
 experiment.json         the resolved experiment
 environment.json        versions, commit, device, when it started
+dataset.json            name, classes, input shape, counts, provenance: what a model needs without its data
 partition.safetensors   indices, offsets, label counts; its digest in the metadata
 rounds.jsonl            one line per round
 ledger.jsonl            one line per refused reply
@@ -51,7 +52,13 @@ class RunDirectory:
     def finished(self) -> bool:
         return (self.path / "result.json").exists()
 
-    def begin(self, experiment: Experiment, environment: Mapping[str, Any], partition: Partition) -> None:
+    def begin(
+        self,
+        experiment: Experiment,
+        environment: Mapping[str, Any],
+        dataset: Mapping[str, Any],
+        partition: Partition,
+    ) -> None:
         """Start a new run; an existing one is never overwritten."""
         if (self.path / "experiment.json").exists():
             raise RunError(f"{self.path} holds a run already; use --resume to go on with it, or another --out")
@@ -60,6 +67,7 @@ class RunDirectory:
         except OSError as error:
             raise RunError(f"cannot make the run directory {self.path}: {error.strerror}") from error
         write_json(self.path / "environment.json", environment)
+        write_json(self.path / "dataset.json", dataset)
         _write_tensors(
             self.path / "partition.safetensors", _partition_tensors(partition), {"digest": partition.digest()}
         )

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from spherefed.errors import ConfigError, FederationError
+from spherefed.errors import CalibrationError, ConfigError, FederationError
 from spherefed.evaluation import GLOBAL_TEST
 from spherefed.experiment import Experiment, changed
 from spherefed.runner import Engine, run_to_end
@@ -61,14 +61,20 @@ class Search:
 
 
 def tune(
-    methods: Mapping[str, Experiment], path: str, grid: Sequence[float], *, seeds: int, engine: Engine
+    methods: Mapping[str, Experiment], path: str, grids: Mapping[str, Sequence[float]], *, seeds: int, engine: Engine
 ) -> Iterator[Search]:
-    """Try every value for every method, extend, and make the grids equally large; yields after every value tried."""
-    if len(set(grid)) < 3 or min(grid) <= 0:
-        raise ConfigError(f"a grid needs at least three different positive values, got {list(grid)}")
+    """Try each method's grid, extend it, and make the grids equally large; yields after every value tried.
+
+    Grids start equally large too, but may lie elsewhere: MSE wants larger learning rates than cross-entropy.
+    """
+    sizes = {len(set(grid)) for grid in grids.values()}
+    if len(sizes) > 1:
+        raise ConfigError(f"every method's grid must start with as many values as the others', got {sorted(sizes)}")
+    if min(sizes) < 3 or min(min(grid) for grid in grids.values()) <= 0:
+        raise ConfigError("a grid needs at least three different positive values")
     searches = [Search(name, experiment, path) for name, experiment in methods.items()]
     for search in searches:
-        for value in sorted(set(grid)):
+        for value in sorted(set(grids[search.method])):
             yield _tried(search, value, seeds, engine)
         while (value_beyond := search.next_value()) is not None and len(search.scores) < MAX_POINTS:
             yield _tried(search, value_beyond, seeds, engine)
@@ -112,8 +118,8 @@ def _score(experiment: Experiment, engine: Engine) -> dict[str, float]:
     try:
         result = run_to_end(experiment, folder / "run", engine=engine)
         return {stage: accuracies[GLOBAL_TEST] for stage, accuracies in result["accuracy"].items()}
-    except FederationError:
-        # Diverged: every client's update was refused as not finite. That is a result, and a bad one.
+    except (FederationError, CalibrationError):
+        # Diverged (every update was refused as not finite) or died (all features zero): a result, and a bad one.
         return dict.fromkeys(("trained", "calibrated") if experiment.calibration else ("trained",), 0.0)
     finally:
         shutil.rmtree(folder)

@@ -66,7 +66,8 @@ class Statistics:
     def solve(self, ridge: float = 0.0) -> "Solution":
         """The globally optimal head (SphereFed, Eq. 10; Eq. 12 with ridge λ)."""
         if self.num_examples == 0:
-            raise CalibrationError("no example was measured, so there is no head to solve for")
+            zero = f"; all {self.num_zero} feature vectors were zero, the encoder has died" if self.num_zero else ""
+            raise CalibrationError(f"no example was measured, so there is no head to solve for{zero}")
         with one_thread():
             return solve(self.gram(), self.cross(), ridge)
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from spherefed.assembly import Assembly, build_classifier
+from spherefed.assembly import Assembly, build_classifier, load_data
 from spherefed.client import Client
 from spherefed.data.partition import Partition
 from spherefed.data.sources import Dataset
@@ -62,12 +62,12 @@ MAX_ATTEMPTS = 2
 class Parallel:
     """A fleet of worker processes, each with one thread, its own model and the shared data."""
 
-    def __init__(self, assembly: Assembly, workers: int, *, device: str = "cpu") -> None:
+    def __init__(self, assembly: Assembly, workers: int, *, device: str = "cpu", data_root: str | None = None) -> None:
         if workers < 1:
             raise ConfigError(f"workers must be at least 1, got {workers}")
         self._clients = range(len(assembly.partition.parts))
         self._context = multiprocessing.get_context("spawn")
-        self._job = _Job(assembly.experiment, _shared(assembly.dataset), assembly.partition, device)
+        self._job = _Job(assembly.experiment, _shared(assembly.dataset), data_root, assembly.partition, device)
         self._workers = [self._hire() for _ in range(workers)]
 
     @property
@@ -148,7 +148,9 @@ class _Worker:
 @dataclass(frozen=True, slots=True)
 class _Job:
     experiment: Experiment
-    dataset: Dataset
+    dataset: Dataset | None
+    """In shared memory; None: mapped from files, which the worker does for itself."""
+    data_root: str | None
     partition: Partition
     device: str
 
@@ -162,8 +164,9 @@ def _work(connection: "Connection[Any, Any]", job: _Job) -> None:
     """A worker's life: build the model once, then answer for one client after the other until the pipe closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     torch.set_num_threads(1)
-    bench = Workbench(build_classifier(job.experiment, job.dataset, job.device))
-    assembly = Assembly(job.experiment, job.dataset, job.partition, bench)
+    data = job.dataset or load_data(job.experiment, job.data_root)
+    bench = Workbench(build_classifier(job.experiment, data.input_shape, data.num_classes, job.device))
+    assembly = Assembly(job.experiment, data, job.partition, bench)
     request: Request | None = None
     try:
         while True:
@@ -177,8 +180,13 @@ def _work(connection: "Connection[Any, Any]", job: _Job) -> None:
         os._exit(0)  # the parent has gone; nothing here needs saving
 
 
-def _shared(dataset: Dataset) -> Dataset:
-    """The data set with its tensors in shared memory, so that workers map them instead of copying."""
+def _shared(dataset: Dataset) -> Dataset | None:
+    """The data set with its tensors in shared memory, so that workers map them instead of copying.
+
+    What is mapped from files already is not copied there: shared memory may be scarce, and files serve as well.
+    """
+    if dataset.mapped:
+        return None
     for examples in (dataset.train, dataset.test):
         for tensor in (examples.inputs, examples.labels):
             tensor.share_memory_()  # type: ignore[no-untyped-call]

@@ -6,9 +6,16 @@ from importlib.resources import files
 
 from spherefed.experiment import Experiment
 from spherefed.recipes.digits import digits
+from spherefed.recipes.images import cifar10, cifar100, fashion_mnist, tiny_imagenet
 from spherefed.recipes.methods import Settings
 
-RECIPES: dict[str, Callable[[], Experiment]] = {"digits": digits}
+RECIPES: dict[str, Callable[[], Experiment]] = {
+    "digits": digits,
+    "fashion-mnist": fashion_mnist,
+    "cifar10": cifar10,
+    "cifar100": cifar100,
+    "tiny-imagenet": tiny_imagenet,
+}
 
 
 def tuned(recipe: str) -> Settings:

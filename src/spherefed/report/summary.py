@@ -155,14 +155,30 @@ def group_runs(runs: Iterable[Run]) -> tuple[tuple[Group, ...], tuple[str, ...]]
 
 
 def compare(groups: Sequence[Group], accuracy: str = GLOBAL_TEST) -> tuple[Row, ...]:
-    """A row per group and stage, each with its paired difference to the first."""
+    """A row per group and stage, each with its paired difference to the first.
+
+    Groups that differ only in their calibration share a training: its row is shown once.
+    """
     rows: list[Row] = []
     for position, group in enumerate(groups):
         for stage in (TRAINED, CALIBRATED):
+            if stage == TRAINED and any(_same_training(group, earlier) for earlier in groups[:position]):
+                continue
             if any(stage in run.stages for run in group.runs):
                 row = _row(position, group, stage, accuracy)
                 rows.append(_with_difference(row, rows[0]) if rows else row)
     return tuple(rows)
+
+
+def _same_training(group: Group, other: Group) -> bool:
+    """Whether two groups differ in nothing but the calibration, and were run for the same seeds."""
+    same = _untouched(group.experiment) == _untouched(other.experiment)
+    return same and {run.seed for run in group.runs} <= {run.seed for run in other.runs}
+
+
+def _untouched(experiment: Mapping[str, Any]) -> dict[str, Any]:
+    """The experiment as far as training goes."""
+    return {**experiment, "calibration": None}
 
 
 def _row(position: int, group: Group, stage: str, name: str) -> Row:
@@ -213,8 +229,12 @@ def _labels(experiments: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
     for index, stage in enumerate((TRAINED, CALIBRATED)):
         for name in {pair[index] for pair in names}:
             places = [i for i, pair in enumerate(names) if pair[index] == name]
-            for i, label in zip(places, distinguish(name, [experiments[i] for i in places]), strict=True):
-                labels[i][stage] = label
+            # As trained, experiments that differ only in their calibration are one and the same.
+            plain = [_untouched(experiments[i]) if stage == TRAINED else experiments[i] for i in places]
+            unique = [plain[i] for i in range(len(plain)) if plain[i] not in plain[:i]]
+            told = distinguish(name, unique)
+            for i, experiment in zip(places, plain, strict=True):
+                labels[i][stage] = told[unique.index(experiment)]
     return labels
 
 

@@ -56,10 +56,11 @@ def rich_table(summary: Summary) -> "Table":
     from rich.text import Text
 
     content = cells(summary)
-    table = Table(box=SIMPLE_HEAD, caption=CAPTION, caption_justify="left", pad_edge=False)
+    table = Table(box=SIMPLE_HEAD, caption=CAPTION, caption_justify="left", pad_edge=False, padding=0, show_edge=False)
     for index, column in enumerate(content.columns):
-        # Text, not str: a label in brackets is no markup.
-        table.add_column(Text(column), justify="right" if index else "left", no_wrap=index > 0)
+        # Headings wrap and numbers do not. Text, not str: a label in brackets is no markup.
+        width = max(len(text) for text in (*column.split(), *(line[index] for line in content.lines)))
+        table.add_column(Text(column), justify="right" if index else "left", width=width)
     for line in content.lines:
         table.add_row(*map(Text, line))
     return table

@@ -1,85 +1,19 @@
-"""The command line: thin verbs over the library. Imports are made where they are needed, so that --help is quick."""
+"""Commands that run experiments and look at runs."""
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from spherefed.cli.options import DATA_ROOT, SET, engine_options, example, find_experiment
+
 if TYPE_CHECKING:
-    from spherefed.experiment import Experiment
     from spherefed.runner import Engine
 
-P = ParamSpec("P")
-INTERRUPTED = 130
-"""Exit code after Ctrl-C, as shells have it."""
 
-
-def main() -> None:
-    """The entry point: user errors are one line and exit code 2, Ctrl-C is 130."""
-    from spherefed.errors import SpherefedError
-
-    try:
-        commands(standalone_mode=False)
-    except click.exceptions.Exit as stop:
-        sys.exit(stop.exit_code)
-    except click.ClickException as error:
-        error.show()
-        sys.exit(error.exit_code)
-    except SpherefedError as error:
-        click.echo(f"error: {error}", err=True)
-        sys.exit(2)
-    except (KeyboardInterrupt, click.Abort):
-        click.echo("interrupted; the last whole round is saved, --resume goes on from it", err=True)
-        sys.exit(INTERRUPTED)
-
-
-def example(*lines: str) -> str:
-    """An epilog that shows how a command is used."""
-    return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
-
-
-CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
-
-
-@click.group(
-    context_settings=CONTEXT,
-    epilog=example("spherefed compare digits --seeds 5", "spherefed run digits --set local.epochs=2"),
-)
-@click.version_option(package_name="spherefed")
-def commands() -> None:
-    """Hyperspherical federated learning: one fixed head for all, unit features, closed-form calibration."""
-
-
-def engine_options(command: Callable[P, None]) -> Callable[P, None]:
-    """--workers, --device, --checkpoint-every: how to compute. Results do not depend on the first and the last."""
-    for option in (
-        click.option("--checkpoint-every", type=click.IntRange(1), default=1, show_default=True, metavar="ROUNDS"),
-        click.option("--device", default="cpu", show_default=True, help="A torch device, such as cpu or cuda."),
-        click.option("--workers", type=click.IntRange(0), default=0, show_default=True, help="Processes; 0: none."),
-    ):
-        command = option(command)
-
-    @wraps(command)
-    def with_engine(*args: P.args, **kwargs: P.kwargs) -> None:
-        from spherefed.runner import Engine
-
-        given: dict[str, Any] = {name: kwargs.pop(name) for name in ("workers", "device", "checkpoint_every")}
-        kwargs["engine"] = Engine(**given)
-        command(*args, **kwargs)
-
-    return with_engine
-
-
-SET = click.option(
-    "--set", "settings", multiple=True, metavar="PATH=VALUE", help="Change a field, e.g. partition.alpha=0.5."
-)
-
-
-@commands.command(
+@click.command(
     epilog=example(
         "spherefed run digits --set partition.alpha=0.5 --set seed=3",
         "spherefed run my-experiment.toml --out runs/mine --workers 2",
@@ -95,7 +29,7 @@ def run(experiment: str, settings: tuple[str, ...], out: Path | None, resume: bo
     """Run one EXPERIMENT: a recipe by name, a TOML or JSON file, or an earlier run directory."""
     from spherefed import runner
 
-    resolved = _experiment(experiment, settings)
+    resolved = find_experiment(experiment, settings)
     out = out or Path("runs") / f"{resolved.name}-seed{resolved.seed}-{resolved.digest()[:8]}"
     with _progress(resolved.rounds) as advance:
         for progress in runner.run(resolved, out, engine=engine, resume=resume):
@@ -104,7 +38,7 @@ def run(experiment: str, settings: tuple[str, ...], out: Path | None, resume: bo
     click.echo(f"run: {out}")
 
 
-@commands.command(
+@click.command(
     epilog=example(
         "spherefed compare digits --seeds 5",
         "spherefed compare my-experiment.toml --with ffc,spherefed --seeds 3 --out runs/mine",
@@ -150,7 +84,7 @@ def compare(
     everywhere = [s for s in settings if ":" not in s.partition("=")[0]]
     single = [s.partition(":")[::2] for s in settings if ":" in s.partition("=")[0]]
     names = [name.strip() for name in overlays.split(",") if name.strip()]
-    built = methods(_experiment(experiment, everywhere), base, names, _tuned(experiment, tuned))
+    built = methods(find_experiment(experiment, everywhere), base, names, _tuned(experiment, tuned))
     for name, setting in single:
         _check_name(name, built)
         built[name] = changed(built[name], [setting])
@@ -162,9 +96,7 @@ def compare(
     click.echo(f"page: {write_page([out], out / 'report.html').resolve()}")
 
 
-@commands.command(
-    epilog=example("spherefed report runs/digits-20260101-120000", "spherefed report runs --out page.html")
-)
+@click.command(epilog=example("spherefed report runs/digits-20260101-120000", "spherefed report runs --out page.html"))
 @click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--out", type=click.Path(path_type=Path), default="report.html", show_default=True)
 @click.option("--markdown", is_flag=True, help="Print the table as Markdown.")
@@ -176,32 +108,41 @@ def report(runs: tuple[Path, ...], out: Path, markdown: bool) -> None:
     click.echo(f"page: {write_page(list(runs), out).resolve()}", err=markdown)
 
 
-@commands.command(
+@click.command(
     epilog=example("spherefed evaluate runs/mine --data digits", "spherefed evaluate runs/mine --data arrays:mine.npz")
 )
 @click.argument("run_directory", metavar="RUN", type=click.Path(path_type=Path))
 @click.option("--data", required=True, help="A data set by name, or arrays:FILE.npz; its test part is used.")
 @click.option("--device", default="cpu", show_default=True)
-def evaluate(run_directory: Path, data: str, device: str) -> None:
+@DATA_ROOT
+def evaluate(run_directory: Path, data: str, device: str, data_root: str | None) -> None:
     """Count the right answers of a finished RUN's final model on the test part of a data set."""
     from spherefed.runner import evaluate_run
 
-    counts = evaluate_run(run_directory, data, device=device)
+    counts = evaluate_run(run_directory, data, device=device, data_root=data_root)
     click.echo(
         f"final model on the test part of {data}: {counts.correct} of {counts.total} right, {counts.accuracy:.2%}"
     )
 
 
-@commands.command(
+@click.command(
     epilog=example(
-        "spherefed tune digits --with spherefed --grid local.lr=0.02,0.05,0.1,0.2,0.5 --out tuned.json",
+        "spherefed tune digits --grid local.lr=0.01,0.03,0.1 --grid fedavg+spherefed:local.lr=1,3,10",
         "spherefed compare digits --tuned tuned.json",
     )
 )
 @click.argument("experiment")
 @click.option("--base", default="fedavg", show_default=True, help="The base algorithm.")
 @click.option("--with", "overlays", default="spherefed", show_default=True, help="What is laid over it.")
-@click.option("--grid", default="local.lr=0.01,0.03,0.1,0.3,1.0", show_default=True, metavar="PATH=V1,V2,…")
+@click.option(
+    "--grid",
+    "grids",
+    multiple=True,
+    default=["local.lr=0.01,0.03,0.1,0.3,1.0"],
+    show_default=True,
+    metavar="[METHOD:]PATH=V1,V2,…",
+    help="Values to start from, for all methods or for one.",
+)
 @click.option("--seeds", type=click.IntRange(1), default=3, show_default=True, help="Seeds of tuning's own.")
 @click.option("--out", type=click.Path(path_type=Path), default="tuned.json", show_default=True)
 @SET
@@ -210,7 +151,7 @@ def tune(
     experiment: str,
     base: str,
     overlays: str,
-    grid: str,
+    grids: tuple[str, ...],
     seeds: int,
     out: Path,
     settings: tuple[str, ...],
@@ -221,11 +162,11 @@ def tune(
     from spherefed.recipes.methods import methods
     from spherefed.runs import write_json
 
-    path, values = _grid(grid)
     names = [name.strip() for name in overlays.split(",") if name.strip()]
-    built = methods(_experiment(experiment, settings), base, names, {})
+    built = methods(find_experiment(experiment, settings), base, names, {})
+    path, starts = _grids(grids, built)
     searches: dict[str, tuning.Search] = {}
-    for search in tuning.tune(built, path, values, seeds=seeds, engine=engine):
+    for search in tuning.tune(built, path, starts, seeds=seeds, engine=engine):
         searches[search.method] = search
         value, scores = list(search.scores.items())[-1]
         shown = ", ".join(f"{stage} {score:.2%}" for stage, score in scores.items())
@@ -234,13 +175,6 @@ def tune(
         click.echo(f"chosen for {search.method}: {path} = {search.best:g}")
     write_json(out, tuning.table(list(searches.values()), seeds))
     click.echo(f"table: {out}")
-
-
-def _experiment(name: str, settings: "tuple[str, ...] | list[str]") -> "Experiment":
-    from spherefed.experiment import changed, find
-    from spherefed.recipes import RECIPES
-
-    return changed(find(name, RECIPES), settings)
 
 
 def _tuned(recipe: str, file: Path | None) -> Any:
@@ -252,14 +186,30 @@ def _tuned(recipe: str, file: Path | None) -> Any:
     return {name: found["chosen"] for name, found in read_json(file)["methods"].items()}
 
 
-def _grid(text: str) -> tuple[str, list[float]]:
+def _grids(texts: tuple[str, ...], built: "dict[str, Any]") -> tuple[str, dict[str, list[float]]]:
+    """The one path that is tuned, and every method's values."""
     from spherefed.errors import ConfigError
 
-    path, _, values = text.partition("=")
-    try:
-        return path, [float(value) for value in values.split(",")]
-    except ValueError:
-        raise ConfigError(f"--grid wants path=number,number,…; got {text!r}") from None
+    paths = set()
+    general: list[float] | None = None
+    single: dict[str, list[float]] = {}
+    for text in texts:
+        left, _, right = text.partition("=")
+        name, colon, path = left.rpartition(":")
+        paths.add(path)
+        try:
+            values = [float(value) for value in right.split(",")]
+        except ValueError:
+            raise ConfigError(f"--grid wants path=number,number,…; got {text!r}") from None
+        if colon:
+            _check_name(name, built)
+            single[name] = values
+        else:
+            general = values
+    missing = [name for name in built if name not in single]
+    if len(paths) != 1 or (missing and general is None):
+        raise ConfigError(f"--grid must name one path and serve every method; got {', '.join(texts)}")
+    return paths.pop(), {name: single.get(name, general or []) for name in built}
 
 
 def _check_name(name: str, known: "dict[str, Any]") -> None:

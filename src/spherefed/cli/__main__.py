@@ -1,0 +1,5 @@
+"""`python -m spherefed.cli`."""
+
+from spherefed.cli import main
+
+main()

@@ -1,0 +1,109 @@
+"""Commands about data: what is there, getting it, checking it, and who would get which part."""
+
+from pathlib import Path
+
+import click
+
+from spherefed.cli.options import DATA_ROOT, SET, example, find_experiment
+
+
+@click.group(epilog=example("spherefed data list", "spherefed data get cifar100", "spherefed data check cifar100"))
+def data() -> None:
+    """List, get and check data sets."""
+
+
+@data.command("list", epilog=example("spherefed data list --data-root ~/data"))
+@DATA_ROOT
+def list_(data_root: str | None) -> None:
+    """What data sets there are, and which of them are here."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from spherefed.data.catalog import list_datasets
+
+    table = Table("name", "classes", "train", "test", "where", box=None, pad_edge=False)
+    for item in list_datasets(data_root):
+        where = str(item.found) if item.found else f"not here; spherefed data get {item.name}"
+        if item.name == "digits":
+            where = "comes with scikit-learn"
+        table.add_row(item.name, str(item.num_classes), f"{item.num_train:,}", f"{item.num_test:,}", where)
+    Console(soft_wrap=True).print(table)
+    click.echo("also: folder:PATH (class folders of images), arrays:FILE.npz (images, labels)")
+
+
+@data.command(epilog=example("spherefed data get cifar100", "spherefed data get fashion-mnist --data-root ~/data"))
+@click.argument("name")
+@click.option("--mirror", metavar="URL", help="A folder with the same files; their published MD5s are still required.")
+@DATA_ROOT
+def get(name: str, mirror: str | None, data_root: str | None) -> None:
+    """Download NAME from its authors, checked against the published MD5; an interrupted download goes on."""
+    from spherefed.data.catalog import get_dataset
+    from spherefed.data.download import progress_bars
+
+    with progress_bars() as progress:
+        files = get_dataset(name, data_root, progress=progress, mirror=mirror)
+    for file in files:
+        click.echo(file)
+    if not files:
+        click.echo(f"{name} needs no download")
+
+
+@data.command(epilog=example("spherefed data check cifar100", "spherefed data check folder:my-images"))
+@click.argument("name")
+@DATA_ROOT
+def check(name: str, data_root: str | None) -> None:
+    """Read NAME and say what it holds: counts, classes, channel mean and deviation, whether it is the official one."""
+    from spherefed.data.catalog import check_dataset
+
+    found = check_dataset(name, data_root)
+    click.echo(f"{found.name}: {found.num_train:,} training and {found.num_test:,} test examples, {found.input_shape}")
+    click.echo(
+        f"{len(found.classes)} classes: {', '.join(found.classes[:10])}{' …' if len(found.classes) > 10 else ''}"
+    )
+    for part, counts in (("training", found.train_counts), ("test", found.test_counts)):
+        click.echo(f"{part} examples per class: {min(counts)} to {max(counts)}")
+    click.echo(f"mean {_numbers(found.mean)}, deviation {_numbers(found.std)} per channel")
+    for fact, value in found.provenance.items():
+        click.echo(f"{fact}: {value}")
+
+
+@click.command(
+    epilog=example(
+        "spherefed partition digits --set partition.alpha=0.5",
+        "spherefed partition cifar100 --figure partition.png --export partition.json",
+        "spherefed run digits --set partition.kind=stored --set partition.path=partition.json",
+    )
+)
+@click.argument("experiment")
+@SET
+@click.option("--figure", type=click.Path(path_type=Path), help="Draw the heat map into a .png or .html file.")
+@click.option("--export", type=click.Path(path_type=Path), help="Write the index file.")
+@DATA_ROOT
+def partition(
+    experiment: str, settings: tuple[str, ...], figure: Path | None, export: Path | None, data_root: str | None
+) -> None:
+    """Show who gets which classes in EXPERIMENT, and how different the clients are."""
+    from rich.console import Console
+
+    from spherefed.assembly import load_data, split_data
+    from spherefed.data.heterogeneity import heterogeneity
+    from spherefed.data.partition import write_partition
+    from spherefed.report.heatmap import heterogeneity_lines, terminal_heatmap, write_heatmap
+
+    resolved = find_experiment(experiment, settings)
+    dataset = load_data(resolved, data_root)
+    parts = split_data(resolved, dataset)
+    console = Console(highlight=False)
+    console.print(terminal_heatmap(parts, width=console.width, colour=console.is_terminal))
+    for line in heterogeneity_lines(heterogeneity(parts)):
+        console.print(line)
+    if figure is not None:
+        write_heatmap(parts, figure)
+        click.echo(f"figure: {figure}")
+    if export is not None:
+        write_partition(parts, export)
+        click.echo(f"index file: {export}")
+
+
+def _numbers(values: tuple[float, ...]) -> str:
+    return "(" + ", ".join(f"{value:.4f}" for value in values) + ")"

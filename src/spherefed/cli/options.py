@@ -1,0 +1,55 @@
+"""What several commands share: options, and examples in their help."""
+
+from collections.abc import Callable
+from functools import wraps
+from typing import TYPE_CHECKING, Any, ParamSpec
+
+import click
+
+if TYPE_CHECKING:
+    from spherefed.experiment import Experiment
+
+P = ParamSpec("P")
+
+
+def example(*lines: str) -> str:
+    """An epilog that shows how a command is used."""
+    return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
+
+
+DATA_ROOT = click.option("--data-root", metavar="DIR", help="Where data sets lie; default: $SPHEREFED_DATA.")
+
+
+def engine_options(command: Callable[P, None]) -> Callable[P, None]:
+    """--workers, --device, --data-root, --checkpoint-every: how to compute, not what."""
+    for option in (
+        DATA_ROOT,
+        click.option("--checkpoint-every", type=click.IntRange(1), default=1, show_default=True, metavar="ROUNDS"),
+        click.option("--device", default="cpu", show_default=True, help="A torch device, such as cpu or cuda."),
+        click.option("--workers", type=click.IntRange(0), default=0, show_default=True, help="Processes; 0: none."),
+    ):
+        command = option(command)
+
+    @wraps(command)
+    def with_engine(*args: P.args, **kwargs: P.kwargs) -> None:
+        from spherefed.runner import Engine
+
+        given: dict[str, Any] = {
+            name: kwargs.pop(name) for name in ("workers", "device", "data_root", "checkpoint_every")
+        }
+        kwargs["engine"] = Engine(**given)
+        command(*args, **kwargs)
+
+    return with_engine
+
+
+SET = click.option(
+    "--set", "settings", multiple=True, metavar="PATH=VALUE", help="Change a field, e.g. partition.alpha=0.5."
+)
+
+
+def find_experiment(name: str, settings: "tuple[str, ...] | list[str]") -> "Experiment":
+    from spherefed.experiment import changed, find
+    from spherefed.recipes import RECIPES
+
+    return changed(find(name, RECIPES), settings)

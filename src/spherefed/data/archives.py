@@ -1,0 +1,143 @@
+"""Reading archives without unpacking them to disk, so that no member can be written anywhere.
+
+Still, an archive with a member that would leave its folder, a link, a device or a bomb is refused as a whole: it is
+not what the authors published.
+"""
+
+import stat
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from lzma import LZMAError
+from pathlib import Path, PurePosixPath
+
+from spherefed.errors import DataError
+
+MAX_MEMBER_BYTES = 512 * 2**20
+MAX_TOTAL_BYTES = 8 * 2**30
+MAX_RATIO = 250
+"""Unpacked to packed size of a whole archive above which it is taken for a bomb; only looked at above BOMB_BYTES."""
+BOMB_BYTES = 64 * 2**20
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class FileTree:
+    """Files by relative path, in a zip archive or in a folder alike."""
+
+    where: Path
+    names: tuple[str, ...]
+    read: Callable[[str], bytes]
+
+    def text(self, name: str) -> str:
+        try:
+            return self.read(name).decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise DataError(f"{self.where}: {name} is not text: {error}") from error
+
+
+def read_tar(path: Path, wanted: Collection[str]) -> dict[str, bytes]:
+    """The contents of the wanted members of a (compressed) tar file; every member's header is checked on the way."""
+    found: dict[str, bytes] = {}
+    total = 0
+    try:
+        # As a stream: each compressed byte is read once.
+        with tarfile.open(path, mode="r|*") as archive:
+            for member in archive:
+                _check_name(path, member.name)
+                if member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.DIRTYPE):
+                    raise DataError(
+                        f"{path}: member {member.name!r} is a link or a special file; only plain files are accepted"
+                    )
+                total += member.size
+                _check_size(path, member.name, member.size, total)
+                if member.name in wanted and member.isreg():
+                    content = archive.extractfile(member)
+                    assert content is not None, "a regular member has content"
+                    found[member.name] = content.read()
+    except (tarfile.TarError, EOFError, OSError, zlib.error, LZMAError, ValueError) as error:
+        if isinstance(error, DataError):
+            raise
+        raise DataError(f"{path} is damaged or not a tar archive: {error}; get it again") from error
+    for name in wanted:
+        if name not in found:
+            raise DataError(f"{path}: member {name!r} is missing; is this the official archive?")
+    return found
+
+
+@contextmanager
+def open_zip(path: Path) -> Iterator[FileTree]:
+    """The files of a zip archive; the enclosing folder, if all share one, is left out of their names."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = [info for info in archive.infolist() if not info.is_dir()]
+            check_zip(path, archive)
+            tops = {info.filename.split("/", 1)[0] for info in members}
+            prefix = f"{tops.pop()}/" if len(tops) == 1 and all("/" in i.filename for i in members) else ""
+
+            def read(name: str) -> bytes:
+                try:
+                    return archive.read(prefix + name)
+                except KeyError:
+                    raise DataError(f"{path}: {prefix}{name} is missing; is this the official archive?") from None
+                except _ZIP_ERRORS as error:
+                    raise DataError(f"{path}: {prefix}{name} is damaged: {error}; get the archive again") from error
+
+            yield FileTree(path, tuple(info.filename.removeprefix(prefix) for info in members), read)
+    except _ZIP_ERRORS as error:
+        if isinstance(error, DataError):
+            raise
+        raise DataError(f"{path} is damaged or not a zip archive: {error}; get it again") from error
+
+
+def check_zip(path: Path, archive: zipfile.ZipFile) -> None:
+    """Refuse names that leave the folder, links, and bombs; sizes are those that reading will stop at."""
+    total = packed = 0
+    for info in archive.infolist():
+        _check_name(path, info.filename)
+        if stat.S_ISLNK(info.external_attr >> 16):
+            raise DataError(f"{path}: member {info.filename!r} is a link; only plain files are accepted")
+        total += info.file_size
+        packed += info.compress_size
+        _check_size(path, info.filename, info.file_size, total)
+    if total > BOMB_BYTES and total > MAX_RATIO * max(packed, 1):
+        raise DataError(
+            f"{path} unpacks {packed} bytes into {total}, more than {MAX_RATIO} times as much; it is not unpacked"
+        )
+
+
+@contextmanager
+def open_folder(path: Path) -> Iterator[FileTree]:
+    """The files below a folder; names that start with a dot are not looked at."""
+    names = sorted(
+        relative.as_posix()
+        for relative in (found.relative_to(path) for found in path.rglob("*") if found.is_file())
+        if not any(part.startswith(".") for part in relative.parts)
+    )
+
+    def read(name: str) -> bytes:
+        try:
+            return (path / name).read_bytes()
+        except OSError as error:
+            raise DataError(f"{path / name} cannot be read: {error.strerror}") from error
+
+    yield FileTree(path, tuple(names), read)
+
+
+_ZIP_ERRORS = (zipfile.BadZipFile, EOFError, OSError, zlib.error, ValueError, NotImplementedError, RuntimeError)
+
+
+def _check_name(path: Path, name: str) -> None:
+    parts = PurePosixPath(name.replace("\\", "/")).parts
+    if not parts or parts[0] == "/" or ".." in parts or ":" in parts[0] or "\0" in name:
+        raise DataError(f"{path}: member {name!r} would be written outside its folder; the archive is refused")
+
+
+def _check_size(path: Path, name: str, size: int, total: int) -> None:
+    if size > MAX_MEMBER_BYTES or total > MAX_TOTAL_BYTES:
+        raise DataError(
+            f"{path}: member {name!r} of {size} bytes (together {total}) is larger than any published data set here "
+            f"({MAX_MEMBER_BYTES} per file, {MAX_TOTAL_BYTES} in all)"
+        )

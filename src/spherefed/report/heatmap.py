@@ -1,0 +1,106 @@
+"""Who holds what: the client × class counts of a partition in the terminal, as a picture or as a page."""
+
+import base64
+import html
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.text import Text
+
+from spherefed.data.heterogeneity import Heterogeneity, heterogeneity
+from spherefed.data.partition import Partition
+from spherefed.errors import ConfigError
+
+_STEPS = ((68, 1, 84), (59, 82, 139), (33, 145, 140), (94, 201, 98), (253, 231, 37))
+"""Five colours of viridis, dark to bright; between them is interpolated."""
+_SHADES = " ░▒▓█"
+
+
+def heterogeneity_lines(figures: Heterogeneity) -> list[str]:
+    """The figures as text, one per line."""
+    empty = f", {figures.num_empty} clients without examples" if figures.num_empty else ""
+    return [
+        f"mean Jensen–Shannon distance between clients: {figures.mean_js_distance:.3f} (0 equal, 1 disjoint)",
+        f"effective classes per client: {figures.mean_effective_classes:.1f} on average",
+        f"examples per client: {figures.min_size} to {figures.max_size}, median {figures.median_size:g}{empty}",
+    ]
+
+
+def terminal_heatmap(partition: Partition, *, width: int = 80, max_rows: int = 40, colour: bool = True) -> Text:
+    """Clients downwards, classes across; neighbours are added up where there are more than fit.
+
+    Brightness is the count relative to the largest cell, by its square root, so that small holdings can be seen. In
+    colour a line shows two clients; without, for a file or a plain terminal, one client in five shades.
+    """
+    per_line = 2 if colour else 1
+    counts = _pool(_pool(partition.label_counts, width, axis=1), per_line * max_rows, axis=0)
+    level = np.sqrt(counts / max(int(counts.max()), 1))
+    lines = [_line(level[top : top + per_line], colour) for top in range(0, len(level), per_line)]
+    return Text("\n", no_wrap=True).join(lines)
+
+
+def write_heatmap(partition: Partition, path: Path, *, title: str = "Examples per client and class") -> None:
+    """The heat map with the heterogeneity figures, as `.png` or as a self-contained `.html` page."""
+    match path.suffix:
+        case ".png":
+            path.write_bytes(_png(partition, title))
+        case ".html":
+            path.write_text(_page(partition, title), encoding="utf-8")
+        case other:
+            raise ConfigError(f"a heat map is written as .png or .html, got {other!r} in {path}")
+
+
+def _line(rows: "NDArray[np.float64]", colour: bool) -> Text:
+    if not colour:
+        return Text("".join(_SHADES[int(np.ceil(level * (len(_SHADES) - 1)))] for level in rows[0]))
+    line = Text()
+    for column in range(rows.shape[1]):
+        # The upper half block shows two clients in one character: foreground above, background below.
+        lower = f" on {_colour(rows[1, column])}" if len(rows) == 2 else ""
+        line.append("▀", style=f"{_colour(rows[0, column])}{lower}")
+    return line
+
+
+def _png(partition: Partition, title: str) -> bytes:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    clients, classes = partition.label_counts.shape
+    figure: Any = Figure(figsize=(min(4 + classes / 12, 16), min(2.5 + clients / 10, 14)), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    picture = axes.imshow(partition.label_counts, aspect="auto", cmap="viridis", interpolation="nearest")
+    axes.set(title=title, xlabel="class", ylabel="client")
+    figure.colorbar(picture, label="examples")
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=120, metadata={"Software": None})
+    return buffer.getvalue()
+
+
+def _page(partition: Partition, title: str) -> str:
+    picture = base64.b64encode(_png(partition, title)).decode("ascii")
+    figures = "".join(f"<li>{html.escape(line)}</li>" for line in heterogeneity_lines(heterogeneity(partition)))
+    name = html.escape(title)
+    return (
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{name}</title>'
+        f'<body><h1>{name}</h1><img alt="{name}" src="data:image/png;base64,{picture}">'
+        f"<ul>{figures}</ul><p>Partition {partition.digest()}</p></body></html>\n"
+    )
+
+
+def _pool(counts: "NDArray[np.int64]", limit: int, axis: int) -> "NDArray[np.int64]":
+    """Sums of equally many neighbours, so that at most `limit` remain."""
+    size = counts.shape[axis]
+    group = -(-size // limit)
+    return np.add.reduceat(counts, np.arange(0, size, group), axis=axis)
+
+
+def _colour(level: float) -> str:
+    position = float(level) * (len(_STEPS) - 1)
+    index = min(int(position), len(_STEPS) - 2)
+    mix = position - index
+    red, green, blue = (round(a + (b - a) * mix) for a, b in zip(_STEPS[index], _STEPS[index + 1], strict=True))
+    return f"#{red:02x}{green:02x}{blue:02x}"

@@ -1,0 +1,160 @@
+"""The command line as a user meets it: right answers, one-line errors, exit codes, Ctrl-C, resume."""
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from spherefed.cli import main
+
+SMALL = ["--set", "rounds=2", "--set", "local.epochs=1", "--set", "data.examples=200"]
+
+
+@dataclass(frozen=True)
+class Ended:
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+Command = Callable[..., Ended]
+
+
+@pytest.fixture
+def spherefed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """The command in this process, in an empty folder: starting Python and torch anew takes seconds each time."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments: str) -> Ended:
+        monkeypatch.setattr(sys, "argv", ["spherefed", *arguments])
+        try:
+            main()
+            code = 0
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        captured = capsys.readouterr()
+        return Ended(code, captured.out, captured.err)
+
+    return call
+
+
+def test_help_of_every_command_shows_an_example(spherefed: Command) -> None:
+    listing = spherefed("--help").stdout
+    names = re.findall(r"^  (\w+)  ", listing.split("Commands:")[1], re.MULTILINE)
+    assert {"run", "compare", "report", "evaluate", "tune", "data", "partition"} <= set(names)
+    for name in names:
+        shown = spherefed(name, "--help").stdout
+        assert f"spherefed {name}" in shown.split("Examples:")[1]
+
+
+def test_help_does_not_import_torch() -> None:
+    code = "import sys, spherefed.cli; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_run_can_be_made_evaluated_reported_and_run_again(spherefed: Command, tmp_path: Path) -> None:
+    made = spherefed("run", "digits", *SMALL, "--set", "calibration=ffc", "--out", "a")
+    assert made.returncode == 0, made.stderr
+    assert "FedAvg + FFC" in made.stdout
+    again = spherefed("run", "a", "--out", "b")
+    assert again.returncode == 0, again.stderr
+    first, second = (json.loads((tmp_path / run / "result.json").read_text()) for run in "ab")
+    assert first["weights_sha256"] == second["weights_sha256"]
+    evaluated = spherefed("evaluate", "a", "--data", "digits").stdout
+    correct, total = map(int, re.findall(r"(\d+) of (\d+) right", evaluated)[0])
+    assert correct / total == first["accuracy"]["calibrated"]["global_model/global_test"]
+    reported = spherefed("report", "a", "b", "--markdown", "--out", "page.html")
+    assert "| FedAvg + FFC |" in reported.stdout
+    assert (tmp_path / "page.html").read_text().lstrip().startswith("<!")
+
+
+def test_a_comparison_shares_the_training_that_two_methods_have_in_common(spherefed: Command, tmp_path: Path) -> None:
+    made = spherefed("compare", "digits", *SMALL, "--seeds", "2", "--out", "c")
+    assert made.returncode == 0, made.stderr
+    for row in ("FedAvg", "FedAvg + FFC", "SphereFed before FFC", "SphereFed"):
+        assert re.search(rf"^{re.escape(row)} +2 ", made.stdout, re.MULTILINE), made.stdout
+    base, ffc = (tmp_path / "c" / name / "seed-1" for name in ("fedavg", "fedavg+ffc"))
+    assert (base / "rounds.jsonl").read_bytes() == (ffc / "rounds.jsonl").read_bytes()
+    assert "round 2 of 2" in made.stderr
+    assert "fedavg+ffc" not in made.stderr  # no round of it was run
+    digests = {json.loads((p / "environment.json").read_text())["seed"] for p in (base, ffc)}
+    assert digests == {1}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["run", "digts"], "did you mean 'digits'"),
+        (["run", "digits", "--set", "local.lrr=1"], "did you mean 'lr'"),
+        (["run", "digits", "--set", "local.lr=fast"], "local.lr must be a number"),
+        (["run", "digits", "--set", "local.lr"], "wants path=value"),
+        (["run", "digits", "--set", "model.head=orthnormal"], "did you mean 'orthonormal'"),
+        (["run", "digits", "--set", "rounds=2.5"], "rounds must be a whole number"),
+        (["run", "digits", "--set", "data.name=digit"], "did you mean 'digits'"),
+        (["run", "digits", "--device", "nonsense"], "device 'nonsense'"),
+        (["run", "missing.toml"], "cannot read the experiment"),
+        (["run", "broken.toml"], "cannot be parsed"),
+        (["run", "digits", "--out", "nowhere", "--resume"], "no run to resume"),
+        (["compare", "digits", "--base", "fedavgg"], "did you mean 'fedavg'"),
+        (["compare", "digits", "--with", "sphered"], "did you mean 'spherefed'"),
+        (["compare", "digits", "--set", "fedavgg:local.lr=1"], "did you mean 'fedavg'"),
+        (["compare", "digits", "--tuned", "broken.toml"], "cannot be read"),
+        (["report", "nowhere"], "nowhere"),
+        (["evaluate", "nowhere", "--data", "digits"], "not a finished run"),
+        (["tune", "digits", "--grid", "local.lr=1,2"], "at least three"),
+        (["data", "check", "cifar"], "did you mean 'cifar"),
+        (["data", "check", "cifar100", "--data-root", "empty"], "spherefed data get cifar100"),
+        (["partition", "digits", "--set", "partition.clients=0"], "partition.clients must be at least 1"),
+    ],
+)
+def test_bad_input_ends_in_one_line_and_exit_code_2(
+    spherefed: Command, tmp_path: Path, arguments: list[str], said: str
+) -> None:
+    (tmp_path / "broken.toml").write_text("rounds = = 3")
+    ended = spherefed(*arguments)
+    assert ended.returncode == 2
+    assert said in ended.stderr
+    assert ended.stderr.startswith("error: ")
+    assert ended.stderr.count("\n") == 1
+
+
+def test_ctrl_c_leaves_a_checkpoint_and_resume_ends_with_the_same_weights(spherefed: Command, tmp_path: Path) -> None:
+    settings = ["--set", "rounds=6", "--set", "local.epochs=20", "--set", "data.examples=400"]
+    whole = spherefed("run", "digits", *settings, "--out", "whole")
+    assert whole.returncode == 0, whole.stderr
+    command = [sys.executable, "-m", "spherefed.cli", "run", "digits", *settings, "--out", "cut"]
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
+        lines = tmp_path / "cut" / "rounds.jsonl"
+        deadline = time.monotonic() + 60
+        while not (lines.exists() and lines.read_bytes().count(b"\n") >= 2) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    assert "--resume" in said
+    assert not (tmp_path / "cut" / "result.json").exists()
+    other = spherefed("run", "digits", *settings, "--set", "local.lr=0.2", "--out", "cut", "--resume")
+    assert other.returncode == 2
+    assert "local.lr: 0.1 → 0.2" in other.stderr
+    assert spherefed("run", "digits", *settings, "--out", "cut", "--resume").returncode == 0
+    results = [json.loads((tmp_path / run / "result.json").read_text()) for run in ("whole", "cut")]
+    assert results[0]["weights_sha256"] == results[1]["weights_sha256"]
+
+
+def test_a_partition_is_drawn_exported_and_used_by_a_run(spherefed: Command, tmp_path: Path) -> None:
+    drawn = spherefed("partition", "digits", "--figure", "p.png", "--export", "p.json")
+    assert drawn.returncode == 0, drawn.stderr
+    assert "Jensen" in drawn.stdout
+    assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
+    stored = ["--set", "partition.kind=stored", "--set", "partition.path=p.json", "--set", "rounds=1"]
+    for out, settings in (("direct", ["--set", "rounds=1"]), ("stored", stored)):
+        assert spherefed("run", "digits", *settings, "--out", out).returncode == 0
+    runs = [json.loads((tmp_path / run / "result.json").read_text()) for run in ("direct", "stored")]
+    assert runs[0]["weights_sha256"] == runs[1]["weights_sha256"]
