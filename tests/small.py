@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from spherefed.assembly import Assembly, assemble
+from spherefed.assembly import Assembly, build_classifier, split_data
 from spherefed.calibration import Ffc
 from spherefed.data.examples import Augment, Examples
 from spherefed.data.partition import Iid
@@ -17,6 +17,7 @@ from spherefed.losses import MeanSquares
 from spherefed.nn.encoders import Mlp
 from spherefed.nn.heads import Orthonormal
 from spherefed.training import LocalTraining
+from spherefed.workbench import Workbench
 
 CPU = torch.device("cpu")
 
@@ -52,7 +53,10 @@ def tiny(**changes: Any) -> Experiment:
 
 
 def assembled(dataset: Dataset | None = None, **changes: Any) -> Assembly:
-    return assemble(tiny(**changes), dataset=dataset or blobs())
+    """What `assembly.assemble` makes, from a data set that has no name."""
+    experiment, data = tiny(**changes), dataset or blobs()
+    classifier = build_classifier(experiment, data.input_shape, data.num_classes)
+    return Assembly(experiment, data, split_data(experiment, data), Workbench(classifier))
 
 
 def in_process(assembly: Assembly) -> InProcess:
