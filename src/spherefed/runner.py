@@ -3,7 +3,7 @@
 import platform
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -16,7 +16,7 @@ import torch
 from spherefed.assembly import Assembly, assemble, build_classifier
 from spherefed.data import sources
 from spherefed.engines.local import InProcess, Parallel
-from spherefed.errors import DataError
+from spherefed.errors import ConfigError, DataError
 from spherefed.evaluation import GLOBAL_TEST, Counts, count, local_accuracies
 from spherefed.experiment import Experiment, read
 from spherefed.federation import Fleet, Round, calibrate, evaluate_on_clients, federate
@@ -38,6 +38,13 @@ class Engine:
     """Where data sets lie; None: the environment's choice."""
     checkpoint_every: int = 1
     """Rounds between checkpoints."""
+
+    def __post_init__(self) -> None:
+        if self.workers < 0 or self.checkpoint_every < 1:
+            raise ConfigError(
+                f"workers must not be negative and checkpoint_every at least 1, "
+                f"got {self.workers} and {self.checkpoint_every}"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +86,11 @@ def run(
     checkpoint = directory.load_checkpoint() or Checkpoint(0, initial, {})
     with closing(_fleet(assembly, engine)) as fleet:
         model = checkpoint.model
-        for finished in _rounds(assembly, fleet, directory, checkpoint, engine.checkpoint_every):
-            model = finished.model
-            yield finished.progress
+        # Closed here and not when it is collected: stopping leaves its checkpoint at once.
+        with closing(_rounds(assembly, fleet, directory, checkpoint, engine.checkpoint_every)) as rounds:
+            for finished in rounds:
+                model = finished.model
+                yield finished.progress
         _finish(assembly, fleet, directory, model)
 
 
@@ -143,7 +152,7 @@ class _Finished:
 
 def _rounds(
     assembly: Assembly, fleet: Fleet, directory: RunDirectory, start: Checkpoint, checkpoint_every: int
-) -> Iterator[_Finished]:
+) -> Generator[_Finished]:
     experiment = assembly.experiment
     unsaved: Checkpoint | None = None
     began = time.perf_counter()
@@ -170,7 +179,7 @@ def _finish(assembly: Assembly, fleet: Fleet, directory: RunDirectory, model: Mo
     """Calibrate, evaluate before and after, write the result."""
     experiment = assembly.experiment
     lines = read_lines(directory.path / "rounds.jsonl")
-    accuracy = {"trained": _accuracies(assembly, fleet, model)}
+    accuracy = {"trained": _accuracies(assembly, fleet, directory, model)}
     traffic = {"train": _per_client([(r["bytes_down"], r["bytes_up"]) for r in lines], fleet)}
     seconds = {"train": sum(r["seconds"] for r in lines)}
     facts = None
@@ -181,7 +190,7 @@ def _finish(assembly: Assembly, fleet: Fleet, directory: RunDirectory, model: Mo
         model, facts = calibrated.model, calibrated.facts
         directory.append_ledger(asdict(r) for r in calibrated.refused)
         traffic["calibrate"] = _per_client([(calibrated.traffic.down, calibrated.traffic.up)], fleet)
-        accuracy["calibrated"] = _accuracies(assembly, fleet, model)
+        accuracy["calibrated"] = _accuracies(assembly, fleet, directory, model)
     directory.finish(
         model,
         {
@@ -195,10 +204,11 @@ def _finish(assembly: Assembly, fleet: Fleet, directory: RunDirectory, model: Mo
     )
 
 
-def _accuracies(assembly: Assembly, fleet: Fleet, model: ModelState) -> dict[str, float]:
+def _accuracies(assembly: Assembly, fleet: Fleet, directory: RunDirectory, model: ModelState) -> dict[str, float]:
     accuracies = {GLOBAL_TEST: assembly.evaluate(model).accuracy}
     if assembly.experiment.data.held_out:
         local = evaluate_on_clients(fleet, model, assembly.experiment.rounds)
+        directory.append_ledger(asdict(r) for r in local.refused)
         accuracies |= local_accuracies(local.counts)
     return accuracies
 
