@@ -67,7 +67,7 @@ def before_the_first_checkpoint(folder: Path) -> None:
 
 
 def before_a_checkpoint_is_in_place(folder: Path) -> None:
-    runs._write_tensors = at_call(1 + 13, runs._write_tensors)  # the first call writes the partition
+    runs.write_tensors = at_call(1 + 13, runs.write_tensors)  # the first call writes the partition
     runner.run_to_end(experiment(folder), folder / "torn")
 
 

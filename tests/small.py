@@ -13,7 +13,9 @@ from spherefed.data.partition import Iid
 from spherefed.data.sources import Dataset
 from spherefed.engines.local import InProcess
 from spherefed.experiment import Experiment, Model
+from spherefed.federation import Calibrated, Fleet, calibrate
 from spherefed.losses import MeanSquares
+from spherefed.messages import ModelState
 from spherefed.nn.encoders import Mlp
 from spherefed.nn.heads import Orthonormal
 from spherefed.training import LocalTraining
@@ -61,6 +63,12 @@ def assembled(dataset: Dataset | None = None, **changes: Any) -> Assembly:
 
 def in_process(assembly: Assembly) -> InProcess:
     return InProcess(assembly.client, len(assembly.partition.parts))
+
+
+def calibrated(assembly: Assembly, fleet: Fleet, model: ModelState, calibration: Ffc | None = None) -> Calibrated:
+    """Calibrate behind the last round."""
+    context = assembly.context(model, assembly.experiment.rounds)
+    return calibrate(calibration or Ffc(), fleet, model, context)
 
 
 def save_arrays(path: Path, dataset: Dataset) -> str:

@@ -12,16 +12,16 @@ SOURCE = Path(spherefed.__file__).parent
 
 # A module or package may import from rows above its own, and from what stands before it in its row.
 ROWS = [
-    ["errors", "rng", "tensors", "schema"],
+    ["errors", "rng", "tensors", "files", "schema"],
     ["data"],
     ["nn", "losses"],
     ["messages"],
-    ["workbench", "training", "evaluation", "calibration", "personalization", "client"],
-    ["server_optimizers", "algorithms", "admission", "schedules", "federation"],
+    ["workbench", "corrections", "training", "evaluation", "calibration", "personalization", "memory", "client"],
+    ["server_optimizers", "consistency", "algorithms", "admission", "schedules", "federation"],
     ["experiment", "assembly"],
     ["engines"],
     ["runs", "runner"],
-    ["costs", "comparison", "tuning", "recipes", "report", "cli"],
+    ["inspection", "costs", "comparison", "tuning", "recipes", "report", "cli"],
 ]
 ORDER = [room for row in ROWS for room in row]
 

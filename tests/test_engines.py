@@ -14,13 +14,12 @@ import numpy as np
 import pytest
 from torch import Tensor
 
-from small import assembled, blobs, in_process
+from small import assembled, blobs, calibrated, in_process
 from spherefed.assembly import Assembly
-from spherefed.calibration import Ffc
 from spherefed.data.examples import Augment
 from spherefed.engines.local import MAX_ATTEMPTS, Parallel
 from spherefed.errors import ConfigError
-from spherefed.federation import Fleet, Round, calibrate, federate
+from spherefed.federation import Fleet, Round, federate
 from spherefed.messages import Failure, Reply, Request, Train
 
 
@@ -70,7 +69,7 @@ def rounds(fleet: Fleet, assembly: Assembly) -> list[Round]:
 def final(fleet: Fleet, assembly: Assembly) -> str:
     """SHA-256 of the weights after training and calibration."""
     model = rounds(fleet, assembly)[-1].model
-    return calibrate(Ffc(), fleet, model, assembly.experiment.rounds).model.digest()
+    return calibrated(assembly, fleet, model).model.digest()
 
 
 @pytest.fixture(scope="module")
@@ -115,10 +114,11 @@ def test_a_worker_killed_in_mid_client_is_replaced_and_its_client_run_again(
     one_worker: Parallel, doom: Doom, expected: str
 ) -> None:
     doom.once.touch()
-    done = rounds(one_worker, with_augment(None))
+    assembly = with_augment(None)
+    done = rounds(one_worker, assembly)
     assert not doom.once.exists()
     assert [r.refused for r in done] == [(), (), ()]
-    assert calibrate(Ffc(), one_worker, done[-1].model, 3).model.digest() == expected
+    assert calibrated(assembly, one_worker, done[-1].model).model.digest() == expected
 
 
 def test_a_client_whose_worker_dies_twice_is_one_failure_and_the_others_go_on(one_worker: Parallel, doom: Doom) -> None:

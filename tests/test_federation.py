@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from small import assembled, in_process
+from small import assembled, calibrated, in_process
 from spherefed.algorithms import Algorithm, Combined, combine, fedavg
 from spherefed.assembly import Assembly
 from spherefed.calibration import Ffc
 from spherefed.errors import ConfigError, FederationError
-from spherefed.federation import Fleet, Plan, Round, calibrate, evaluate_on_clients, federate, sample
+from spherefed.federation import Fleet, Plan, Round, evaluate_on_clients, federate, sample
 from spherefed.messages import EvaluateReply, Failure, MeasureReply, ModelState, Reply, Request, TrainReply
 from spherefed.rng import Purpose, stream
 from spherefed.schedules import Constant, Cosine, MultiStep, Schedule
@@ -430,21 +430,33 @@ def moments(change: Callable[[dict[str, Tensor]], dict[str, Tensor]]) -> Tamper:
     return tamper
 
 
+def narrow(_: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Statistics that hold together but belong to a model of two features."""
+    return {
+        "counts": torch.tensor([1, 0]),
+        "gram": torch.tensor([2**40, 0, 0]),
+        "cross": torch.tensor([[2**20, 0, 0], [0, 0, 0]]),
+    }
+
+
 @pytest.mark.parametrize(
     "change",
     [
         lambda m: m | {"gram": 2 * m["gram"]},
         lambda m: m | {"gram": m["gram"].double()},
+        lambda m: m | {"cross": m["cross"][:, :-1]},
         lambda m: {},
+        narrow,
     ],
 )
 def test_forged_moments_are_refused_and_the_others_solved(
     change: Callable[[dict[str, Tensor]], dict[str, Tensor]],
 ) -> None:
+    """Client 0 answers first, so that its shapes must not become everybody's."""
     assembly = assembled()
     model, fleet = assembly.initial(), in_process(assembly)
-    got = calibrate(Ffc(), Tampered(fleet, moments(change)), model, 3)
-    rest = calibrate(Ffc(), Only(fleet, [1, 2, 3]), model, 3)
+    got = calibrated(assembly, Tampered(fleet, moments(change)), model)
+    rest = calibrated(assembly, Only(fleet, [1, 2, 3]), model)
     assert got.model.digest() == rest.model.digest()
     assert [(r.round, r.client) for r in got.refused] == [(3, 0)]
 
@@ -453,7 +465,7 @@ def test_a_calibration_that_nobody_answers_is_an_error() -> None:
     assembly = assembled()
     model, fleet = assembly.initial(), in_process(assembly)
     with pytest.raises(FederationError, match="calibration"):
-        calibrate(Ffc(), Tampered(fleet, lambda a: [Failure(a.client, "no")]), model, 3)
+        calibrated(assembly, Tampered(fleet, lambda a: [Failure(a.client, "no")]), model)
 
 
 def test_calibration_over_clients_equals_calibration_on_the_pooled_data() -> None:
@@ -461,7 +473,7 @@ def test_calibration_over_clients_equals_calibration_on_the_pooled_data() -> Non
 
     assembly = assembled()
     model = assembly.initial()
-    got = calibrate(Ffc(ridge=0.1), in_process(assembly), model, 3)
+    got = calibrated(assembly, in_process(assembly), model, Ffc(ridge=0.1))
     assembly.bench.lay(model)
     train = assembly.dataset.train
     # One batch per client, as clients cut them: an encoder may give other bits for other batch sizes.

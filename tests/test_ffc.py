@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from spherefed.calibration.context import Context
 from spherefed.calibration.ffc import (
     FEATURE_BITS,
     MAX_EXAMPLES,
@@ -484,11 +485,13 @@ def test_a_matrix_that_is_no_gram_matrix_is_refused() -> None:
 def test_merging_on_the_server_equals_measuring_the_pooled_rows() -> None:
     case, ffc = random_case(9, least_rows=100), Ffc(ridge=0.5)
     model = identity_model(case.dim, case.num_classes)
+    context = Context(head=model.head.weight, seed=0, round=0)
     total = None
     for rows in case.parts:
-        total = ffc.merge(total, ffc.measure(model, blocks(case.features[rows], case.labels[rows], 10)))
+        part = ffc.measure(model, blocks(case.features[rows], case.labels[rows], 10))
+        total = ffc.merge(total, part, context)
     assert total is not None
-    assert torch.equal(ffc.solve(total).weight, measured(case).solve(0.5).weight)
+    assert torch.equal(ffc.solve(total, context).weight, measured(case).solve(0.5).weight)
 
 
 def test_measuring_uses_eval_mode_and_puts_every_module_back_into_its_own() -> None:

@@ -92,7 +92,7 @@ def test_stopping_the_iteration_leaves_a_checkpoint_of_the_last_whole_round(
     checkpoint = RunDirectory(tmp_path / "run").load_checkpoint()
     assert checkpoint is not None
     assert checkpoint.next_round == 1
-    assert checkpoint.memory.keys() == checkpoint.model.params.keys()
+    assert {name.partition(".")[2] for name in checkpoint.memory} == checkpoint.model.params.keys()
 
 
 def test_an_interrupt_in_mid_round_leaves_a_checkpoint_of_the_last_whole_round(

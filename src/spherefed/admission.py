@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from math import isfinite
 from typing import TypeVar, cast
 
-from spherefed.messages import EvaluateReply, Failure, MeasureReply, ModelState, Reply, Request, Traffic, TrainReply
+from spherefed.messages import EvaluateReply, Failure, MeasureReply, Reply, Request, Traffic, Train, TrainReply
 from spherefed.tensors import mismatch, non_finite
 
 R = TypeVar("R", TrainReply, MeasureReply, EvaluateReply)
@@ -49,7 +49,7 @@ def admit(
             refused.append(Refusal(request.round, answer.client, cause))
         else:
             admitted.append(answer.client)
-            yield cast(R, _in_order(answer, request.model))
+            yield cast(R, _in_order(answer, request))
         if isinstance(answer, Failure) or answer.round == request.round:
             waiting.discard(answer.client)
         else:  # an answer to another round: the right one may still come
@@ -66,29 +66,32 @@ def _fault(reply: Reply, kind: type[Reply], request: Request) -> str | None:
         return f"claims {reply.num_examples} examples"
     match reply:
         case TrainReply():
-            return _train_fault(reply, request.model)
+            assert isinstance(request, Train)
+            return _train_fault(reply, request)
         case MeasureReply():
             return f"{name!r} is not finite" if (name := non_finite(reply.moments)) else None
         case EvaluateReply():
             return None if 0 <= reply.correct <= reply.num_examples else f"claims {reply.correct} right answers"
 
 
-def _in_order(reply: Reply | Failure, model: ModelState) -> Reply | Failure:
-    """The reply with its tensors in the model's order, because sums go by position; a transport may have shuffled."""
-    if not isinstance(reply, TrainReply) or (list(reply.delta), list(reply.buffers)) == (
-        list(model.params),
-        list(model.buffers),
-    ):
+def _in_order(reply: Reply | Failure, request: Request) -> Reply | Failure:
+    """The reply with its tensors in the request's order, because sums go by position; a transport may have shuffled."""
+    if not (isinstance(reply, TrainReply) and isinstance(request, Train)):
         return reply
     return replace(
         reply,
-        delta={name: reply.delta[name] for name in model.params},
-        buffers={name: reply.buffers[name] for name in model.buffers},
+        delta={name: reply.delta[name] for name in request.model.params},
+        buffers={name: reply.buffers[name] for name in request.model.buffers},
+        extra={name: reply.extra[name] for name in request.extra},
     )
 
 
-def _train_fault(reply: TrainReply, model: ModelState) -> str | None:
-    for what, given, expected in (("delta", reply.delta, model.params), ("buffers", reply.buffers, model.buffers)):
+def _train_fault(reply: TrainReply, request: Train) -> str | None:
+    for what, given, expected in (
+        ("delta", reply.delta, request.model.params),
+        ("buffers", reply.buffers, request.model.buffers),
+        ("extra", reply.extra, request.extra),
+    ):
         if fault := mismatch(given, expected):
             return f"{what}: {fault}"
         if name := non_finite(given):

@@ -5,8 +5,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
+from spherefed.calibration import Context
 from spherefed.client import Client, Duties
 from spherefed.data import sources
+from spherefed.data.examples import Examples
 from spherefed.data.partition import Partition, hold_out, partition
 from spherefed.data.sources import Dataset
 from spherefed.errors import ConfigError, ModelError
@@ -36,9 +38,12 @@ class Assembly:
         mine = self.dataset.train.take(self.partition.parts[number])
         held = stream(experiment.seed, Purpose.HOLDOUT, number)
         kept, held_out = hold_out(len(mine), experiment.data.held_out, held)
+        if experiment.data.pooled and experiment.data.validation:  # tuning: what is held out stays out of sight
+            again, validation = hold_out(len(kept), experiment.data.validation, held)
+            kept, held_out = kept[again], kept[validation]
         return Client(
             id=number,
-            examples=mine if not len(held_out) else mine.take(kept),
+            examples=mine if len(kept) == len(mine) else mine.take(kept),
             held_out=mine.take(held_out),
             bench=self.bench,
             duties=Duties(
@@ -46,6 +51,8 @@ class Assembly:
                 local=experiment.local,
                 loss=experiment.loss,
                 prox_mu=experiment.algorithm.prox_mu,
+                correction=experiment.algorithm.correction,
+                personalization=experiment.personalization,
                 calibration=experiment.calibration,
                 min_samples=experiment.min_samples,
                 augment=self.dataset.augment,
@@ -62,6 +69,16 @@ class Assembly:
             self.bench.lay(model)
             return count(self.bench.classifier, self.dataset.test, self.bench.device)
 
+    def context(self, model: ModelState, round_index: int) -> Context:
+        """What the server knows when it calibrates this model."""
+        return Context(head=self.bench.head_of(model), seed=self.experiment.seed, round=round_index)
+
+    def global_accuracy(self, model: ModelState) -> float | None:
+        """Accuracy on the test set; None where there is no test set (pooled) or no whole model (a part is private)."""
+        if not len(self.dataset.test) or self.bench.private:
+            return None
+        return self.evaluate(model).accuracy
+
     def plan(self) -> Plan:
         e = self.experiment
         return Plan(
@@ -73,8 +90,15 @@ def assemble(experiment: Experiment, *, device: str = "cpu", data_root: str | No
     """Load, split, partition, build; everything random follows the experiment's seed."""
     data = load_data(experiment, data_root)
     parts = split_data(experiment, data)
-    classifier = build_classifier(experiment, data.input_shape, data.num_classes, device)
-    return Assembly(experiment, data, parts, Workbench(classifier))
+    bench = build_bench(experiment, data.input_shape, data.num_classes, device)
+    return Assembly(experiment, data, parts, bench)
+
+
+def build_bench(
+    experiment: Experiment, input_shape: tuple[int, ...], num_classes: int, device: str = "cpu"
+) -> Workbench:
+    """The initial model on a bench that knows what is shared."""
+    return Workbench(build_classifier(experiment, input_shape, num_classes, device), experiment.algorithm.share)
 
 
 def build_classifier(
@@ -113,6 +137,8 @@ def load_data(experiment: Experiment, data_root: str | None) -> Dataset:
             raise ConfigError(f"data.examples is {wanted.examples}, {data.name} has {len(data.train)} for training")
         chosen = stream(0, Purpose.SUBSET).permutation(len(data.train))[: wanted.examples]
         data = replace(data, train=data.train.take(np.sort(chosen)))
+    if wanted.pooled:
+        return _pooled(data)
     if wanted.validation:
         rng = stream(experiment.seed, Purpose.SPLIT)
         kept, validation = hold_out(len(data.train), wanted.validation, rng)
@@ -122,3 +148,14 @@ def load_data(experiment: Experiment, data_root: str | None) -> Dataset:
             )
         data = replace(data, train=data.train.take(kept), test=data.train.take(validation))
     return data
+
+
+def _pooled(data: Dataset) -> Dataset:
+    """Training and test examples as one set that clients share (App. B); nothing is left for the server."""
+    parts = (data.train, data.test)
+    train = Examples(
+        torch.cat([part.inputs if part.indices is None else part.inputs[part.indices] for part in parts]),
+        torch.cat([part.all_labels() for part in parts]),
+        data.train.prepare,
+    )
+    return replace(data, train=train, test=train.take(torch.zeros(0, dtype=torch.int64)))

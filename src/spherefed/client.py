@@ -1,22 +1,20 @@
 """A client is one function of a typed request and of what it remembers; every engine calls this same function."""
 
-from dataclasses import dataclass
-
-import torch
+from dataclasses import dataclass, field
 
 from spherefed.calibration import Calibration
+from spherefed.corrections import Correction, Uncorrected, Work
 from spherefed.data.examples import Augment, Examples
 from spherefed.errors import ClientError
 from spherefed.evaluation import BATCH_SIZE, count
 from spherefed.losses import Loss
+from spherefed.memory import Memory
 from spherefed.messages import Evaluate, EvaluateReply, Measure, MeasureReply, Reply, Request, Train, TrainReply
+from spherefed.personalization import Personalization, Place
 from spherefed.rng import Purpose, stream, torch_stream
-from spherefed.tensors import Tensors, one_thread
-from spherefed.training import LocalTraining, effective_steps, train
+from spherefed.tensors import non_finite, one_thread, prefixed, under
+from spherefed.training import LocalTraining, effective_steps, phases, train
 from spherefed.workbench import Workbench
-
-Memory = Tensors
-"""What a client keeps from one round to the next, as plain tensors; stateless methods keep None."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,6 +25,8 @@ class Duties:
     local: LocalTraining
     loss: Loss
     prox_mu: float = 0.0
+    correction: Correction = field(default_factory=Uncorrected)
+    personalization: Personalization | None = None
     calibration: Calibration | None = None
     min_samples: int = 2
     """Fewest examples for which statistics are measured: V and U of one example are that example's features."""
@@ -46,41 +46,54 @@ class Client:
     def handle(self, request: Request, memory: Memory | None) -> tuple[Reply, Memory | None]:
         """Answer a request; a pure function of the request, the client's data and its memory."""
         with one_thread():
-            self.bench.lay(request.model)
+            self.bench.lay(request.model, under("private", memory) if memory else None)
             match request:
                 case Train():
-                    return self._train(request), memory
+                    return self._train(request, memory or {})
                 case Measure():
                     return self._measure(request), memory
                 case Evaluate():
                     return self._evaluate(request), memory
 
-    def _train(self, request: Train) -> TrainReply:
-        bench, duties = self.bench, self.duties
-        name = (request.round, self.id)
-        with torch_stream(duties.seed, Purpose.LAYERS, *name, device=bench.device):
-            trained = train(
-                bench,
-                self.examples,
-                local=duties.local,
-                loss=duties.loss,
-                lr=request.lr,
-                order=stream(duties.seed, Purpose.BATCHES, *name),
-                augment=duties.augment,
-                prox_mu=duties.prox_mu,
-                anchor=request.model.params,
-            )
-        with torch.no_grad():
-            moved = torch._foreach_sub(list(bench.params.values()), [request.model.params[n] for n in bench.params])
-        return TrainReply(
+    def _train(self, request: Train, memory: Memory) -> tuple[TrainReply, Memory | None]:
+        bench, duties, remembered = self.bench, self.duties, under("correction", memory)
+        bend = duties.correction.start(bench, request, duties.loss, remembered)
+        # Where FedProx meets a private part, that part is anchored at its own start of the round.
+        anchor = request.model.params if not bench.private else {**bench.read_private(), **request.model.params}
+        order = stream(duties.seed, Purpose.BATCHES, request.round, self.id)
+        with torch_stream(duties.seed, Purpose.LAYERS, request.round, self.id, device=bench.device):
+            for local, params in phases(duties.local, bench):
+                trained = train(
+                    bench,
+                    self.examples,
+                    params=params,
+                    local=local,
+                    loss=duties.loss,
+                    lr=request.lr,
+                    order=order,
+                    augment=duties.augment,
+                    prox_mu=duties.prox_mu,
+                    anchor=anchor,
+                    bend=bend,
+                )
+        steps = effective_steps(trained.num_steps, momentum=duties.local.momentum, shrink=request.lr * duties.prox_mu)
+        delta = bench.moved_from(request.model)
+        work = Work(bench, delta, reach=request.lr * steps, prox_mu=duties.prox_mu)
+        kept, extra = duties.correction.finish(work, request, remembered)
+        memory = prefixed("private", bench.read_private()) | prefixed("correction", kept)
+        if name := non_finite(memory):
+            raise ClientError(f"training diverged: {name!r} is not finite; the memory of the round before is kept")
+        reply = TrainReply(
             client=self.id,
             round=request.round,
             num_examples=len(self.examples),
-            effective_steps=effective_steps(trained.num_steps, momentum=duties.local.momentum),
+            effective_steps=steps,
             loss=trained.loss,
-            delta=dict(zip(bench.params, moved, strict=True)),
-            buffers={n: b.clone() for n, b in bench.buffers.items()},
+            delta=delta,
+            buffers={n: b.clone() for n, b in bench.shared_buffers.items()},
+            extra=extra,
         )
+        return reply, memory or None
 
     def _measure(self, request: Measure) -> MeasureReply:
         calibration, num_examples = self.duties.calibration, len(self.examples)
@@ -96,5 +109,23 @@ class Client:
         return MeasureReply(self.id, request.round, num_examples, moments)
 
     def _evaluate(self, request: Evaluate) -> EvaluateReply:
+        if request.personalize:
+            self._personalize(request)
         counts = count(self.bench.classifier, self.held_out, self.bench.device)
         return EvaluateReply(self.id, request.round, num_examples=counts.total, correct=counts.correct)
+
+    def _personalize(self, request: Evaluate) -> None:
+        """Make the model on the bench the client's own; training streams of this round number are not used before."""
+        duties, key = self.duties, (request.round, self.id)
+        if duties.personalization is None:
+            raise ClientError("asked to personalize, but the experiment has no personalization")
+        place = Place(
+            bench=self.bench,
+            examples=self.examples,
+            local=duties.local,
+            loss=duties.loss,
+            order=stream(duties.seed, Purpose.BATCHES, *key),
+            augment=duties.augment,
+        )
+        with torch_stream(duties.seed, Purpose.LAYERS, *key, device=self.bench.device):
+            duties.personalization.apply(place, request.extra)

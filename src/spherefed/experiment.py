@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from spherefed.algorithms import Algorithm
-from spherefed.calibration import Calibration
+from spherefed.calibration import Calibration, Ffc
 from spherefed.data.partition import Dirichlet, Partitioner
 from spherefed.errors import ConfigError
 from spherefed.losses import CrossEntropy, Loss
 from spherefed.nn.encoders import Encoder, Mlp
 from spherefed.nn.heads import Head, Learned
+from spherefed.personalization import BlendedFfc, Personalization
 from spherefed.schedules import Cosine, Schedule
 from spherefed.schema import from_plain, nearest, to_plain, with_path
 from spherefed.training import LocalTraining
@@ -34,6 +35,8 @@ class Data:
     """Train on so many of its training examples only, the same ones for every seed; none: on all."""
     validation: float = 0.0
     """Fraction of the training examples that takes the place of the test set: for tuning, never for results."""
+    pooled: bool = False
+    """Training and test examples go to the clients as one set (personalised protocol, App. B); test on `held_out`."""
     held_out: float = 0.0
     """Fraction of each client's own examples kept from training, on which the model is evaluated locally."""
 
@@ -43,6 +46,8 @@ class Data:
         for name in ("validation", "held_out"):
             if not 0 <= getattr(self, name) < 1:
                 raise ConfigError(f"data.{name} must be in [0, 1), got {getattr(self, name)}")
+        if self.pooled and not self.held_out:
+            raise ConfigError("data.pooled leaves no test set, so data.held_out must be above 0; the paper's is 0.15")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,6 +74,12 @@ class Experiment:
     algorithm: Algorithm = field(default_factory=Algorithm)
     schedule: Schedule = field(default_factory=Cosine)
     calibration: Calibration | None = None
+    """Replaces the head when training is over."""
+    calibrate_every: int | None = None
+    """Rounds between calibrations during training (App. C.2), each of which replaces the head that training goes on
+    with; none: only at the end."""
+    personalization: Personalization | None = None
+    """What each client makes of the trained model before it is evaluated on the client's own held-out examples."""
     cohort: int | None = None
     """Clients per round, drawn anew each time; none: all of them."""
     min_samples: int = 2
@@ -82,10 +93,31 @@ class Experiment:
         for name, least in (("rounds", 1), ("seed", 0), ("min_samples", 1), ("evaluate_every", 1)):
             if getattr(self, name) < least:
                 raise ConfigError(f"{name} must be at least {least}, got {getattr(self, name)}")
+        if self.calibrate_every is not None and (self.calibration is None or self.calibrate_every < 1):
+            raise ConfigError(
+                f"calibrate_every must be at least 1 and needs a calibration, got {self.calibrate_every} with "
+                f"calibration {'none' if self.calibration is None else self.calibration.kind!r}"
+            )
         if self.cohort is not None and not 1 <= self.cohort <= self.partition.clients:
             raise ConfigError(
                 f"cohort must be between 1 and the number of clients, {self.partition.clients}; got {self.cohort}"
             )
+        if self.algorithm.normalize_steps and self.algorithm.prox_mu:  # no schedule rises above local.lr
+            _check_normalizable(self.local.lr, self.local.momentum, self.algorithm.prox_mu)
+        self._check_parts()
+
+    def _check_parts(self) -> None:
+        """Whether what is shared, calibrated and personalised goes together."""
+        share, personal = self.algorithm.share, self.personalization
+        if not isinstance(self.model.head, Learned) and (share == "head" or self.local.head_epochs):
+            which = "algorithm.share = 'head'" if share == "head" else "local.head_epochs"
+            raise ConfigError(f"{which} needs a head that is learned, got {self.model.head.kind!r}")
+        if share != "all" and self.calibration is not None:
+            raise ConfigError(f"calibration needs a model that all clients share, got algorithm.share = {share!r}")
+        if personal is not None and not self.data.held_out:
+            raise ConfigError("personalization is evaluated on clients' own examples: data.held_out must be above 0")
+        if isinstance(personal, BlendedFfc) and not isinstance(self.calibration, Ffc):
+            raise ConfigError("personalization 'blended-ffc' needs calibration 'ffc', whose sums it blends in")
 
     def digest(self) -> str:
         """SHA-256 of the plain form: equal digests mean equal experiments."""
@@ -146,6 +178,16 @@ def find(name: str, recipes: Mapping[str, Any]) -> Experiment:
     if Path(name).exists() or name.endswith((".toml", ".json")) or "/" in name:
         return read(Path(name))
     raise ConfigError(f"no recipe, file or run directory {name!r}; {nearest(name, recipes)}")
+
+
+def _check_normalizable(lr: float, momentum: float, prox_mu: float) -> None:
+    """Refuse FedNova where a step could count negatively: that is excluded for every τ iff ημ ≤ (1 − √ρ)²."""
+    limit = (1 - momentum**0.5) ** 2
+    if lr * prox_mu > limit:
+        raise ConfigError(
+            f"FedNova with prox_mu {prox_mu} and momentum {momentum} needs lr · prox_mu <= (1 − √momentum)² = "
+            f"{limit:.4g}, got {lr * prox_mu:.4g}; lower local.lr, local.momentum or algorithm.prox_mu"
+        )
 
 
 def _value(text: str) -> Any:

@@ -5,14 +5,15 @@ The loop yields a record per round and takes no callbacks: progress, checkpoints
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
 from spherefed.admission import Refusal, admit
 from spherefed.algorithms import Algorithm, combine
-from spherefed.calibration import Calibration
+from spherefed.calibration import Calibration, Context, Fact
+from spherefed.consistency import HEAD
 from spherefed.errors import CalibrationError, FederationError
 from spherefed.evaluation import Counts
 from spherefed.messages import (
@@ -65,12 +66,14 @@ class Round:
     lr: float
     model: ModelState
     memory: Tensors
-    """The server optimiser's own, empty for plain averaging."""
+    """The server optimiser's and the correction's own, empty for plain averaging."""
     num_examples: int
     loss: float
     clients: tuple[int, ...]
     refused: tuple[Refusal, ...]
     traffic: Traffic
+    consistency: dict[str, float] | None = None
+    """SphereFed, Eq. 2 and 3: how far the clients' learned heads agree; None if heads are fixed or not shared."""
 
 
 def federate(
@@ -82,19 +85,21 @@ def federate(
     """
     memory = memory or {}
     for t in range(start, plan.rounds):
-        request = Train(t, model, plan.lr * plan.schedule.factor(t, plan.rounds))
+        request = opening(plan, t, model, memory)
         chosen = sample(fleet.clients, plan.cohort, stream(plan.seed, Purpose.COHORT, t))
         admitted: list[int] = []
         refused: list[Refusal] = []
         traffic = Traffic()
         answers = fleet.ask(chosen, request)
         replies = admit(answers, TrainReply, request, chosen, admitted=admitted, refused=refused, traffic=traffic)
-        combined = combine(replies, normalize_steps=plan.algorithm.normalize_steps)
+        rule = plan.algorithm
+        head = model.params.get(HEAD)
+        combined = combine(replies, normalize_steps=rule.normalize_steps, weigh=rule.weigh, head=head)
         _check_answered(admitted, refused, f"round {t}")
         if combined is None:  # a cohort without a single example moves nothing
             yield Round(t, request.lr, model, memory, 0, 0.0, tuple(admitted), tuple(refused), traffic)
             continue
-        update, memory = plan.algorithm.server.step(combined.params, memory)
+        update, memory = rule.step(combined, memory, len(fleet.clients))
         model = model.moved(update, combined.buffers)
         yield Round(
             index=t,
@@ -106,7 +111,14 @@ def federate(
             clients=combined.clients,
             refused=tuple(refused),
             traffic=traffic,
+            consistency=combined.consistency,
         )
+
+
+def opening(plan: Plan, t: int, model: ModelState, memory: Tensors) -> Train:
+    """What the server asks of clients in round t, given the model and its own memory from before."""
+    lr = plan.lr * plan.schedule.factor(t, plan.rounds)
+    return Train(t, model, lr, plan.algorithm.broadcast(model, memory))
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,14 +126,16 @@ class Calibrated:
     """The model with its new head, and how it was had."""
 
     model: ModelState
-    facts: dict[str, float | int | str]
+    facts: dict[str, Fact]
     refused: tuple[Refusal, ...]
     traffic: Traffic
+    total: Tensors
+    """The summed moments that the head was solved from."""
 
 
-def calibrate(calibration: Calibration, fleet: Fleet, model: ModelState, round_index: int) -> Calibrated:
+def calibrate(calibration: Calibration, fleet: Fleet, model: ModelState, context: Context) -> Calibrated:
     """Ask every client for its moments once, add them up while they arrive, solve for the head."""
-    request = Measure(round_index, model)
+    request = Measure(context.round, model)
     admitted: list[int] = []
     refused: list[Refusal] = []
     traffic = Traffic()
@@ -130,32 +144,38 @@ def calibrate(calibration: Calibration, fleet: Fleet, model: ModelState, round_i
     replies = admit(answers, MeasureReply, request, fleet.clients, admitted=admitted, refused=refused, traffic=traffic)
     for reply in replies:
         try:
-            total = calibration.merge(total, reply.moments)
+            total = calibration.merge(total, reply.moments, context)
         except CalibrationError as error:
             admitted.remove(reply.client)
-            refused.append(Refusal(round_index, reply.client, str(error)))
+            refused.append(Refusal(context.round, reply.client, str(error)))
     _check_answered(admitted, refused, "calibration")
     assert total is not None
-    solution = calibration.solve(total)
-    head = {"weight": solution.weight.to(next(iter(model.params.values())).dtype)}
-    return Calibrated(ModelState(model.params, model.buffers, head), solution.facts(), tuple(refused), traffic)
+    solved = calibration.solve(total, context)
+    calibrated = model.with_head(solved.weight.to(context.head.dtype))
+    return Calibrated(calibrated, dict(solved.facts()), tuple(refused), traffic, total)
 
 
 @dataclass(frozen=True, slots=True)
 class LocalCounts:
-    """Right answers of one model on every client's own held-out examples."""
+    """Right answers on clients' own held-out examples."""
 
-    counts: tuple[Counts, ...] = ()
-    refused: tuple[Refusal, ...] = field(default=())
+    clients: tuple[int, ...]
+    counts: tuple[Counts, ...]
+    refused: tuple[Refusal, ...]
+    traffic: Traffic
 
 
-def evaluate_on_clients(fleet: Fleet, model: ModelState, round_index: int) -> LocalCounts:
-    """Ask every client how many of its held-out examples the model gets right."""
-    request = Evaluate(round_index, model)
+def evaluate_on_clients(
+    fleet: Fleet, model: ModelState, round_index: int, *, personalize: bool = False, extra: Tensors | None = None
+) -> LocalCounts:
+    """Ask every client how many of its held-out examples the model, or what it makes of it, gets right."""
+    request = Evaluate(round_index, model, personalize, extra or {})
     refused: list[Refusal] = []
+    traffic = Traffic()
     answers = fleet.ask(fleet.clients, request)
-    replies = admit(answers, EvaluateReply, request, fleet.clients, admitted=[], refused=refused, traffic=Traffic())
-    return LocalCounts(tuple(Counts(r.correct, r.num_examples) for r in replies), tuple(refused))
+    replies = admit(answers, EvaluateReply, request, fleet.clients, admitted=[], refused=refused, traffic=traffic)
+    counts = {r.client: Counts(r.correct, r.num_examples) for r in replies}
+    return LocalCounts(tuple(counts), tuple(counts.values()), tuple(refused), traffic)
 
 
 def sample(clients: Sequence[int], cohort: int | None, rng: np.random.Generator) -> Sequence[int]:

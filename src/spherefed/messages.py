@@ -12,6 +12,9 @@ from torch import Tensor
 
 from spherefed.tensors import Tensors, digest, num_bytes
 
+LEARNED_HEAD = "head.weight"
+"""What a learned head is called among the parameters."""
+
 
 @dataclass(frozen=True, slots=True)
 class ModelState:
@@ -23,6 +26,13 @@ class ModelState:
     """Running statistics: shared, plainly averaged."""
     head: Tensors | None = None
     """None: the head everyone has already; set by calibration."""
+
+    def with_head(self, weight: Tensor) -> "ModelState":
+        """This model with another head: a learned one is a parameter and is replaced there, a fixed one travels now."""
+        if LEARNED_HEAD in self.params:
+            learned = weight.to(self.params[LEARNED_HEAD].dtype)
+            return ModelState(dict(self.params) | {LEARNED_HEAD: learned}, self.buffers, self.head)
+        return ModelState(self.params, self.buffers, {"weight": weight})
 
     def moved(self, update: Tensors, buffers: Tensors) -> "ModelState":
         """The model after a server step: params + update, and the averaged buffers."""
@@ -53,6 +63,8 @@ class Train:
     round: int
     model: ModelState
     lr: float
+    extra: Tensors = field(default_factory=dict)
+    """What the algorithm sends beside the model (SCAFFOLD's control variate); its reply's `extra` is of this form."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +79,7 @@ class TrainReply:
     delta: Tensors
     """Local params − params of the request."""
     buffers: Tensors
+    extra: Tensors = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +104,10 @@ class Evaluate:
 
     round: int
     model: ModelState
+    personalize: bool = False
+    """Make the model your own first, as the experiment says."""
+    extra: Tensors = field(default_factory=dict)
+    """What that needs from the server: the summed statistics of a blended FFC."""
 
 
 @dataclass(frozen=True, slots=True)

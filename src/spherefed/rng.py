@@ -24,6 +24,8 @@ class Purpose(IntEnum):
     LAYERS = 6
     HOLDOUT = 7
     SUBSET = 8
+    VIRTUAL = 20
+    REFIT = 21
 
 
 def stream(seed: int, purpose: Purpose, *keys: int) -> np.random.Generator:

@@ -5,7 +5,7 @@ import subprocess
 import time
 from collections.abc import Generator, Iterator
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -13,18 +13,27 @@ from typing import Any
 
 import torch
 
-from spherefed.assembly import Assembly, assemble, build_classifier
+from spherefed.assembly import Assembly, assemble, build_bench
 from spherefed.data import sources
 from spherefed.engines.local import InProcess, Parallel
-from spherefed.errors import ConfigError, DataError
-from spherefed.evaluation import GLOBAL_TEST, Counts, count, local_accuracies
+from spherefed.errors import ConfigError, DataError, RunError
+from spherefed.evaluation import GLOBAL_TEST, Counts, count, local_accuracies, spread_over_clients
 from spherefed.experiment import Experiment, read
-from spherefed.federation import Fleet, Round, calibrate, evaluate_on_clients, federate
-from spherefed.messages import ModelState
+from spherefed.federation import (
+    Calibrated,
+    Fleet,
+    LocalCounts,
+    Round,
+    calibrate,
+    evaluate_on_clients,
+    federate,
+)
+from spherefed.messages import LEARNED_HEAD, ModelState
 from spherefed.nn.classifier import Classifier
+from spherefed.nn.prototypes import coherence
+from spherefed.personalization import BlendedFfc
 from spherefed.runs import Checkpoint, RunDirectory, read_json, read_lines
-from spherefed.tensors import one_thread
-from spherefed.workbench import Workbench
+from spherefed.tensors import Tensors, one_thread, under
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,7 +93,7 @@ def run(
         if trained is not None:
             directory.adopt_rounds(RunDirectory(trained), experiment)
     checkpoint = directory.load_checkpoint() or Checkpoint(0, initial, {})
-    with closing(_fleet(assembly, engine)) as fleet:
+    with closing(_fleet(assembly, engine, directory)) as fleet:
         model = checkpoint.model
         # Closed here and not when it is collected: stopping leaves its checkpoint at once.
         with closing(_rounds(assembly, fleet, directory, checkpoint, engine.checkpoint_every)) as rounds:
@@ -103,13 +112,17 @@ def run_to_end(
     return RunDirectory(out).result()
 
 
-def load(run_directory: str | Path) -> Classifier:
-    """The final (calibrated) module of a finished run, in eval mode."""
+def load(run_directory: str | Path, client: int | None = None) -> Classifier:
+    """The final (calibrated) module of a finished run, in eval mode; where a part is private, that of a client."""
     path = Path(run_directory)
-    model = RunDirectory(path).model()
+    directory = RunDirectory(path)
+    model, experiment = directory.model(), read(path)
     data = read_json(path / "dataset.json")
-    bench = Workbench(build_classifier(read(path), tuple(data["input_shape"]), len(data["classes"])))
-    bench.lay(model)
+    bench = build_bench(experiment, tuple(data["input_shape"]), len(data["classes"]))
+    if bench.private and client is None:
+        raise RunError(f"{path} shares only its {experiment.algorithm.share}: name the client whose model to load")
+    memory = directory.memory().load(client, before=experiment.rounds) if client is not None else None
+    bench.lay(model, under("private", memory) if memory else None)
     return bench.classifier.eval()
 
 
@@ -156,47 +169,82 @@ def _rounds(
     experiment = assembly.experiment
     unsaved: Checkpoint | None = None
     began = time.perf_counter()
-    rounds = federate(fleet, start.model, assembly.plan(), start=start.next_round, memory=start.memory)
     try:
-        for done in rounds:
+        for done, calibrated in _calibrated_rounds(assembly, fleet, start):
             last = done.index + 1 == experiment.rounds
             due = last or (done.index + 1) % experiment.evaluate_every == 0
-            accuracy = assembly.evaluate(done.model).accuracy if due else None
+            accuracy = assembly.global_accuracy(done.model) if due else None
+            line = _line(done, accuracy)
+            refused, model = [*done.refused], done.model
+            if calibrated is not None:
+                refused, model = [*refused, *calibrated.refused], calibrated.model
+                line["calibrated"] = _calibrated_line(calibrated, assembly.global_accuracy(model))
             now = time.perf_counter()
-            directory.append_round(_line(done, accuracy, now - began), [asdict(r) for r in done.refused])
+            directory.append_round(line | {"seconds": now - began}, [asdict(r) for r in refused])
             began = now
-            unsaved = Checkpoint(done.index + 1, done.model, done.memory)
+            unsaved = Checkpoint(done.index + 1, model, done.memory)
             if last or (done.index + 1) % checkpoint_every == 0:
                 directory.save_checkpoint(unsaved)
                 unsaved = None
-            yield _Finished(done.model, Progress(done.index, experiment.rounds, done.loss, accuracy))
+            yield _Finished(model, Progress(done.index, experiment.rounds, done.loss, accuracy))
     finally:
         if unsaved is not None:
             directory.save_checkpoint(unsaved)
+
+
+def _calibrated_rounds(
+    assembly: Assembly, fleet: Fleet, start: Checkpoint
+) -> Iterator[tuple[Round, Calibrated | None]]:
+    """The rounds, and after every m-th of them a calibration whose head the next one starts from (App. C.2)."""
+    calibration, every = assembly.experiment.calibration, assembly.experiment.calibrate_every
+    plan, going_on = assembly.plan(), start
+    while going_on.next_round < plan.rounds:
+        for done in federate(fleet, going_on.model, plan, start=going_on.next_round, memory=going_on.memory):
+            going_on = Checkpoint(done.index + 1, done.model, done.memory)
+            # The last round's calibration is that of the finished run.
+            due = calibration is not None and every is not None and going_on.next_round % every == 0
+            if calibration is None or not due or going_on.next_round == plan.rounds:
+                yield done, None
+                continue
+            calibrated = calibrate(calibration, fleet, done.model, assembly.context(done.model, done.index))
+            yield done, calibrated
+            going_on = replace(going_on, model=calibrated.model)
+            break
 
 
 def _finish(assembly: Assembly, fleet: Fleet, directory: RunDirectory, model: ModelState) -> None:
     """Calibrate, evaluate before and after, write the result."""
     experiment = assembly.experiment
     lines = read_lines(directory.path / "rounds.jsonl")
+    trained = model
+    sums: Tensors = {}
     accuracy = {"trained": _accuracies(assembly, fleet, directory, model)}
+    head = _head_facts(assembly, model)
     traffic = {"train": _per_client([(r["bytes_down"], r["bytes_up"]) for r in lines], fleet)}
+    between = [(r["calibrated"]["bytes_down"], r["calibrated"]["bytes_up"]) for r in lines if "calibrated" in r]
     seconds = {"train": sum(r["seconds"] for r in lines)}
     facts = None
     if experiment.calibration is not None:
         began = time.perf_counter()
-        calibrated = calibrate(experiment.calibration, fleet, model, experiment.rounds)
+        calibrated = calibrate(experiment.calibration, fleet, model, assembly.context(model, experiment.rounds))
         seconds["calibrate"] = time.perf_counter() - began
-        model, facts = calibrated.model, calibrated.facts
+        model, facts, sums = calibrated.model, calibrated.facts, calibrated.total
         directory.append_ledger(asdict(r) for r in calibrated.refused)
-        traffic["calibrate"] = _per_client([(calibrated.traffic.down, calibrated.traffic.up)], fleet)
+        traffic["calibrate"] = _per_client([*between, (calibrated.traffic.down, calibrated.traffic.up)], fleet)
         accuracy["calibrated"] = _accuracies(assembly, fleet, directory, model)
+    personal = _personal(assembly, fleet, trained, sums)
+    if personal is not None:
+        accuracy["trained"] |= local_accuracies(personal.counts, personal=True)
+        traffic["personalize"] = _per_client([(personal.traffic.down, personal.traffic.up)], fleet)
+        directory.append_ledger(asdict(r) for r in personal.refused)
     directory.finish(
         model,
         {
             "rounds": experiment.rounds,
             "accuracy": accuracy,
             "calibration": facts,
+            "head": head,
+            "personal": None if personal is None else spread_over_clients(personal.clients, personal.counts),
             "traffic": traffic,
             "seconds": seconds,
             "weights_sha256": model.digest(),
@@ -205,25 +253,53 @@ def _finish(assembly: Assembly, fleet: Fleet, directory: RunDirectory, model: Mo
 
 
 def _accuracies(assembly: Assembly, fleet: Fleet, directory: RunDirectory, model: ModelState) -> dict[str, float]:
-    accuracies = {GLOBAL_TEST: assembly.evaluate(model).accuracy}
-    if assembly.experiment.data.held_out:
+    on_test = assembly.global_accuracy(model)
+    accuracies = {} if on_test is None else {GLOBAL_TEST: on_test}
+    if assembly.experiment.data.held_out and not assembly.bench.private:
         local = evaluate_on_clients(fleet, model, assembly.experiment.rounds)
         directory.append_ledger(asdict(r) for r in local.refused)
         accuracies |= local_accuracies(local.counts)
     return accuracies
 
 
-def _line(done: Round, accuracy: float | None, seconds: float) -> dict[str, Any]:
+def _head_facts(assembly: Assembly, model: ModelState) -> dict[str, Any]:
+    """What kind of head was trained against, and its coherence where there is one head for all."""
+    shared = LEARNED_HEAD not in assembly.bench.private
+    return {
+        "kind": assembly.experiment.model.head.kind,
+        "coherence": coherence(assembly.bench.head_of(model)) if shared else None,
+    }
+
+
+def _personal(assembly: Assembly, fleet: Fleet, trained: ModelState, sums: Tensors) -> LocalCounts | None:
+    """Every client's own model, made from the trained one or remembered, on that client's held-out examples."""
+    experiment, personal = assembly.experiment, assembly.experiment.personalization
+    if not experiment.data.held_out or (personal is None and not assembly.bench.private):
+        return None
+    extra = sums if isinstance(personal, BlendedFfc) else {}
+    return evaluate_on_clients(fleet, trained, experiment.rounds, personalize=personal is not None, extra=extra)
+
+
+def _line(done: Round, accuracy: float | None) -> dict[str, Any]:
     return {
         "round": done.index,
         "lr": done.lr,
         "loss": done.loss,
         "num_examples": done.num_examples,
         "clients": list(done.clients),
-        "seconds": seconds,
         "bytes_down": done.traffic.down,
         "bytes_up": done.traffic.up,
         "accuracy": {} if accuracy is None else {GLOBAL_TEST: accuracy},
+        **({} if done.consistency is None else {"consistency": done.consistency}),
+    }
+
+
+def _calibrated_line(calibrated: Calibrated, accuracy: float | None) -> dict[str, Any]:
+    return {
+        "accuracy": {} if accuracy is None else {GLOBAL_TEST: accuracy},
+        "facts": calibrated.facts,
+        "bytes_down": calibrated.traffic.down,
+        "bytes_up": calibrated.traffic.up,
     }
 
 
@@ -236,10 +312,12 @@ def _per_client(pairs: list[tuple[dict[Any, int], dict[Any, int]]], fleet: Fleet
     }
 
 
-def _fleet(assembly: Assembly, engine: Engine) -> InProcess | Parallel:
+def _fleet(assembly: Assembly, engine: Engine, directory: RunDirectory) -> InProcess | Parallel:
+    memory = directory.memory() if assembly.experiment.algorithm.keeps_memory else None
     if engine.workers:
-        return Parallel(assembly, engine.workers, device=engine.device, data_root=engine.data_root)
-    return InProcess(assembly.client, len(assembly.partition.parts))
+        path = None if memory is None else memory.path
+        return Parallel(assembly, engine.workers, device=engine.device, data_root=engine.data_root, memory=path)
+    return InProcess(assembly.client, len(assembly.partition.parts), memory)
 
 
 def _commit() -> str | None:

@@ -7,13 +7,13 @@ partition.safetensors   indices, offsets, label counts; its digest in the metada
 rounds.jsonl            one line per round
 ledger.jsonl            one line per refused reply
 checkpoint.safetensors  the newest checkpoint: model, server memory; the round in the metadata
+memory/                 what clients remember, stamped with the round; only for methods that let them
 model.safetensors       the final model
 result.json             accuracies, calibration, traffic, times; exists only when the run is finished
 """
 
 import json
-import os
-import tempfile
+import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,13 +21,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load as tensors_from_bytes
-from safetensors.torch import save as tensors_to_bytes
 
 from spherefed.data.partition import Partition
 from spherefed.errors import RunError
 from spherefed.experiment import Experiment, read
+from spherefed.files import read_tensors, write_bytes, write_tensors
+from spherefed.memory import MemoryDirectory
 from spherefed.messages import ModelState
 from spherefed.schema import differences, to_plain
 from spherefed.tensors import Tensors
@@ -69,7 +68,7 @@ class RunDirectory:
             raise RunError(f"cannot make the run directory {self.path}: {error.strerror}") from error
         write_json(self.path / "environment.json", environment)
         write_json(self.path / "dataset.json", dataset)
-        _write_tensors(
+        write_tensors(
             self.path / "partition.safetensors", _partition_tensors(partition), {"digest": partition.digest()}
         )
         write_json(self.path / "experiment.json", to_plain(experiment))
@@ -84,7 +83,7 @@ class RunDirectory:
                 f"{self.path} belongs to another experiment, so it cannot be resumed; differences (stored → given): "
                 + "; ".join(lines)
             )
-        _, metadata = _read_tensors(self.path / "partition.safetensors")
+        _, metadata = read_tensors(self.path / "partition.safetensors")
         if metadata.get("digest") != partition.digest():
             raise RunError(
                 f"the partition of {self.path} comes out differently with this numpy; install the stored one"
@@ -92,15 +91,17 @@ class RunDirectory:
 
     def adopt_rounds(self, other: "RunDirectory", experiment: Experiment) -> None:
         """Take over the rounds of a finished run of the same training."""
-        same_training = replace(read(other.path), calibration=None) == replace(experiment, calibration=None)
-        if not other.finished or not same_training:
+        ours, theirs = (replace(e, calibration=None, personalization=None) for e in (experiment, read(other.path)))
+        if not other.finished or ours != theirs:
             raise RunError(
                 f"{other.path} is not a finished run of the same training, so its rounds cannot be taken over"
             )
         ledger = [line for line in read_lines(other.path / "ledger.jsonl") if line["round"] < experiment.rounds]
         _append(self.path / "ledger.jsonl", ledger)
         _append(self.path / "rounds.jsonl", read_lines(other.path / "rounds.jsonl"))
-        _write_bytes(self.path / "checkpoint.safetensors", (other.path / "checkpoint.safetensors").read_bytes())
+        write_bytes(self.path / "checkpoint.safetensors", (other.path / "checkpoint.safetensors").read_bytes())
+        if other.memory().path.is_dir():
+            shutil.copytree(other.memory().path, self.memory().path)
 
     def append_round(self, line: Mapping[str, Any], refused: Iterable[Mapping[str, Any]]) -> None:
         _append(self.path / "ledger.jsonl", refused)
@@ -112,7 +113,12 @@ class RunDirectory:
     def save_checkpoint(self, checkpoint: Checkpoint) -> None:
         tensors = dict(checkpoint.model.tensors())
         tensors.update({f"server.{name}": t for name, t in checkpoint.memory.items()})
-        _write_tensors(self.path / "checkpoint.safetensors", tensors, {"next_round": str(checkpoint.next_round)})
+        write_tensors(self.path / "checkpoint.safetensors", tensors, {"next_round": str(checkpoint.next_round)})
+        self.memory().settle(checkpoint.next_round)
+
+    def memory(self) -> MemoryDirectory:
+        """What clients remember, if the method lets them; its stamps follow the checkpoint."""
+        return MemoryDirectory(self.path / "memory")
 
     def load_checkpoint(self) -> Checkpoint | None:
         """The newest checkpoint, or None; lines of later rounds, written before a crash, are cut off."""
@@ -120,7 +126,7 @@ class RunDirectory:
         if not path.exists():
             next_round, checkpoint = 0, None
         else:
-            tensors, metadata = _read_tensors(path)
+            tensors, metadata = read_tensors(path)
             memory = {n.removeprefix("server."): t for n, t in tensors.items() if n.startswith("server.")}
             try:
                 next_round = int(metadata["next_round"])
@@ -128,13 +134,14 @@ class RunDirectory:
             except (KeyError, ValueError) as error:
                 raise RunError(f"{path} is no checkpoint: {error}") from error
             checkpoint = Checkpoint(next_round, model, memory)
+        self.memory().rewind(next_round)
         for name in ("rounds.jsonl", "ledger.jsonl"):
             kept = [line for line in read_lines(self.path / name) if line["round"] < next_round]
-            _write_bytes(self.path / name, b"".join(_line(item) for item in kept))
+            write_bytes(self.path / name, b"".join(_line(item) for item in kept))
         return checkpoint
 
     def finish(self, model: ModelState, result: Mapping[str, Any]) -> None:
-        _write_tensors(self.path / "model.safetensors", model.tensors(), {})
+        write_tensors(self.path / "model.safetensors", model.tensors(), {})
         write_json(self.path / "result.json", result)
 
     def model(self) -> ModelState:
@@ -142,7 +149,7 @@ class RunDirectory:
         path = self.path / "model.safetensors"
         if not path.exists():
             raise RunError(f"{self.path} is not a finished run: it has no model.safetensors; use --resume to finish it")
-        return ModelState.from_tensors(_read_tensors(path)[0])
+        return ModelState.from_tensors(read_tensors(path)[0])
 
     def result(self) -> dict[str, Any]:
         path = self.path / "result.json"
@@ -171,7 +178,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def write_json(path: Path, value: Any) -> None:
-    _write_bytes(path, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())
+    write_bytes(path, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())
 
 
 def _append(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
@@ -181,35 +188,6 @@ def _append(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
 
 def _line(value: Mapping[str, Any]) -> bytes:
     return json.dumps(value, ensure_ascii=False).encode() + b"\n"
-
-
-def _write_tensors(path: Path, tensors: Tensors, metadata: dict[str, str]) -> None:
-    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    _write_bytes(path, tensors_to_bytes(plain, metadata))
-
-
-def _read_tensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
-    try:
-        raw = path.read_bytes()
-        tensors = tensors_from_bytes(raw)
-        header = json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")])
-    except (OSError, SafetensorError, ValueError) as error:
-        raise RunError(f"{path} cannot be read: {error}") from error
-    return tensors, header.get("__metadata__", {})
-
-
-def _write_bytes(path: Path, content: bytes) -> None:
-    """All or nothing: a temporary file in the same folder, flushed to the disk, put in place in one step."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
 
 
 def _partition_tensors(partition: Partition) -> Tensors:

@@ -1,10 +1,18 @@
-"""What the server does with the combined delta: pure steps `(delta, memory) → (update, memory)`, on parameters only."""
+"""What the server does with the combined delta: pure steps `(delta, memory) → (update, memory)`, on parameters only.
 
+FedOpt (Reddi et al. 2020) treats the combined delta Δ as a pseudo-gradient that points downhill, so updates are added.
+Running statistics never come here: an adaptive step could make a variance negative.
+"""
+
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
+from torch import Tensor
+
 from spherefed.errors import ConfigError
-from spherefed.tensors import Tensors
+from spherefed.tensors import Tensors, prefixed, under
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,4 +40,92 @@ class ServerSgd:
         return update, velocity if self.momentum else {}
 
 
-ServerOptimizer = ServerSgd
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServerAdam:
+    """Reddi et al. 2020, Alg. 2 (FedAdam):  v ← β₂v + (1 − β₂)Δ²."""
+
+    kind: ClassVar[str] = "adam"
+    lr: float = 0.1
+    beta1: float = 0.9
+    """m ← β₁m + (1 − β₁)Δ: the other momentum convention than server SGD's, as published."""
+    beta2: float = 0.99
+    tau: float = 1e-3
+    """Degree of adaptivity: added to √v, and v starts at τ²."""
+
+    def __post_init__(self) -> None:
+        _check(self.lr, self.tau, self.beta1, self.beta2)
+
+    def step(self, delta: Tensors, memory: Tensors) -> tuple[Tensors, Tensors]:
+        def second_moment(v: Tensor, d: Tensor) -> Tensor:
+            return self.beta2 * v + (1 - self.beta2) * d**2
+
+        return _adaptive_step(delta, memory, second_moment, lr=self.lr, beta1=self.beta1, tau=self.tau)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServerYogi:
+    """Reddi et al. 2020, Alg. 2 (FedYogi):  v ← v − (1 − β₂)Δ² sign(v − Δ²)."""
+
+    kind: ClassVar[str] = "yogi"
+    lr: float = 0.1
+    beta1: float = 0.9
+    beta2: float = 0.99
+    tau: float = 1e-3
+
+    def __post_init__(self) -> None:
+        _check(self.lr, self.tau, self.beta1, self.beta2)
+
+    def step(self, delta: Tensors, memory: Tensors) -> tuple[Tensors, Tensors]:
+        def second_moment(v: Tensor, d: Tensor) -> Tensor:
+            return v - (1 - self.beta2) * d**2 * torch.sign(v - d**2)
+
+        return _adaptive_step(delta, memory, second_moment, lr=self.lr, beta1=self.beta1, tau=self.tau)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServerAdagrad:
+    """Reddi et al. 2020, Alg. 2 (FedAdagrad):  v ← v + Δ²; their experiments use β₁ = 0."""
+
+    kind: ClassVar[str] = "adagrad"
+    lr: float = 0.1
+    beta1: float = 0.0
+    tau: float = 1e-3
+
+    def __post_init__(self) -> None:
+        _check(self.lr, self.tau, self.beta1)
+
+    def step(self, delta: Tensors, memory: Tensors) -> tuple[Tensors, Tensors]:
+        def second_moment(v: Tensor, d: Tensor) -> Tensor:
+            return v + d**2
+
+        return _adaptive_step(delta, memory, second_moment, lr=self.lr, beta1=self.beta1, tau=self.tau)
+
+
+ServerOptimizer = ServerSgd | ServerAdam | ServerYogi | ServerAdagrad
+
+
+def _adaptive_step(
+    delta: Tensors,
+    memory: Tensors,
+    second_moment: Callable[[Tensor, Tensor], Tensor],
+    *,
+    lr: float,
+    beta1: float,
+    tau: float,
+) -> tuple[Tensors, Tensors]:
+    """m ← β₁m + (1 − β₁)Δ,  v ← rule(v, Δ),  update = lr · m / (√v + τ).
+
+    m starts at 0 and v at τ²; no bias correction, as in Reddi et al. 2020, Alg. 2 (Adam's own paper has one).
+    """
+    before_m, before_v = under("m", memory), under("v", memory)
+    m = {n: (1 - beta1) * d + (beta1 * before_m[n] if before_m else 0.0) for n, d in delta.items()}
+    v = {n: second_moment(before_v[n] if before_v else torch.full_like(d, tau**2), d) for n, d in delta.items()}
+    update = {n: lr * m[n] / (v[n].sqrt() + tau) for n in delta}
+    return update, prefixed("m", m) | prefixed("v", v)
+
+
+def _check(lr: float, tau: float, *betas: float) -> None:
+    if not (lr > 0 and tau > 0):
+        raise ConfigError(f"algorithm.server: lr and tau must be positive, got {lr} and {tau}")
+    if not all(0 <= beta < 1 for beta in betas):
+        raise ConfigError(f"algorithm.server: beta1 and beta2 must be in [0, 1), got {', '.join(map(str, betas))}")

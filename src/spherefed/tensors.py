@@ -18,6 +18,21 @@ def num_bytes(tensors: Tensors) -> int:
     return sum(t.numel() * t.element_size() for t in tensors.values())
 
 
+def prefixed(prefix: str, tensors: Tensors) -> dict[str, Tensor]:
+    """The same tensors under longer names, so that several kinds fit under one roof; `under` takes them out again."""
+    return {f"{prefix}.{name}": tensor for name, tensor in tensors.items()}
+
+
+def under(prefix: str, tensors: Tensors) -> dict[str, Tensor]:
+    """The inverse of `prefixed`.
+
+    >>> list(under("m", {"m.weight": torch.zeros(1), "v.weight": torch.zeros(1)}))
+    ['weight']
+    """
+    start = f"{prefix}."
+    return {name.removeprefix(start): tensor for name, tensor in tensors.items() if name.startswith(start)}
+
+
 def digest(tensors: Tensors) -> str:
     """SHA-256 over names, dtypes, shapes and bits, in the order of names."""
     sha = hashlib.sha256()
@@ -26,6 +41,32 @@ def digest(tensors: Tensors) -> str:
         sha.update(f"{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode())
         sha.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
     return sha.hexdigest()
+
+
+class WeightedSum:
+    """Σ w · tensors, name by name, added up in the order given.
+
+    >>> total = WeightedSum()
+    >>> total.add({"x": torch.ones(1)}, 2.0)
+    >>> total.times(0.5)
+    {'x': tensor([1.])}
+    """
+
+    def __init__(self) -> None:
+        self._sums: dict[str, Tensor] = {}
+
+    def add(self, tensors: Tensors, weight: float) -> None:
+        if not tensors:
+            return
+        if not self._sums:
+            self._sums = {name: torch.zeros_like(tensor) for name, tensor in tensors.items()}
+        torch._foreach_add_(list(self._sums.values()), [tensors[name] for name in self._sums], alpha=weight)
+
+    def times(self, scale: float) -> dict[str, Tensor]:
+        """The sum, scaled; nothing may be added afterwards."""
+        if self._sums:
+            torch._foreach_mul_(list(self._sums.values()), scale)
+        return self._sums
 
 
 @contextmanager

@@ -4,18 +4,19 @@ The arithmetic is torch.optim.SGD's to the bit; its object is not used because m
 client's whole round.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from spherefed.corrections import STRAIGHT, Bend
 from spherefed.data.examples import Augment, Examples
 from spherefed.errors import ConfigError
 from spherefed.losses import Loss
 from spherefed.tensors import Tensors
-from spherefed.workbench import Workbench
+from spherefed.workbench import Workbench, part_of
 
 Gradient = tuple[Tensor, ...] | list[Tensor]
 
@@ -28,6 +29,8 @@ class LocalTraining:
     """Learning rate of round 0; the schedule lowers it from round to round."""
     epochs: int = 10
     """Passes over the client's data (E in the paper)."""
+    head_epochs: int = 0
+    """FedRep: passes that train the head alone, before `epochs` that train the encoder alone; 0: both together."""
     batch_size: int = 64
     momentum: float = 0.9
     """Of the local SGD; its velocity starts at zero in every round."""
@@ -36,6 +39,8 @@ class LocalTraining:
     def __post_init__(self) -> None:
         if not (self.lr > 0 and isfinite(self.lr)):
             raise ConfigError(f"local.lr must be a positive number, got {self.lr}")
+        if self.head_epochs < 0:
+            raise ConfigError(f"local.head_epochs must not be negative, got {self.head_epochs}")
         if self.epochs < 1 or self.batch_size < 1:
             raise ConfigError(
                 f"local.epochs and local.batch_size must be at least 1, got {self.epochs} and {self.batch_size}"
@@ -63,29 +68,36 @@ def train(
     loss: Loss,
     lr: float,
     order: np.random.Generator,
+    params: Tensors | None = None,
     augment: Augment | None = None,
     prox_mu: float = 0.0,
     anchor: Tensors | None = None,
+    bend: Bend = STRAIGHT,
 ) -> Trained:
-    """Train in place: v ← ρv + (∇f(w) + weight_decay·w + μ(w − anchor)),  w ← w − lr·v.
+    """Train in place: v ← ρv + (∇f(w) + weight_decay·w + μ(w − anchor) + bend),  w ← w − lr·v.
 
-    `prox_mu` is FedProx's μ: the gradient of (μ/2)‖w − anchor‖², anchored at the round's starting point.
+    `prox_mu` is FedProx's μ: the gradient of (μ/2)‖w − anchor‖², anchored at the round's starting point. `params` are
+    the tensors to train, by default all; the others keep their values, though running statistics still follow the data.
     """
-    classifier, params = bench.classifier, list(bench.params.values())
-    anchors = [anchor[name] for name in bench.params] if anchor is not None and prox_mu else None
+    classifier, trained = bench.classifier, bench.params if params is None else params
+    weights = list(trained.values())
+    anchors = [anchor[name] for name in trained] if anchor is not None and prox_mu else None
+    linear = None if bend.linear is None else [bend.linear[name] for name in trained]
     velocity: Gradient | None = None
     loss_sum = torch.zeros((), device=bench.device)
     num_steps = num_seen = 0
     classifier.train()
     for _ in range(local.epochs):
         for inputs, labels in examples.epoch(local.batch_size, order, augment=augment, device=bench.device):
-            value = loss(classifier(inputs), labels)
-            gradient: Gradient = torch.autograd.grad(value, params, allow_unused=True, materialize_grads=True)
+            value = loss(classifier(inputs), labels) if bend.objective is None else bend.objective(inputs, labels)
+            gradient: Gradient = torch.autograd.grad(value, weights, allow_unused=True, materialize_grads=True)
             with torch.no_grad():
+                if linear is not None:
+                    gradient = torch._foreach_add(gradient, linear)
                 if anchors is not None:
-                    gradient = torch._foreach_add(gradient, torch._foreach_sub(params, anchors), alpha=prox_mu)
+                    gradient = torch._foreach_add(gradient, torch._foreach_sub(weights, anchors), alpha=prox_mu)
                 if local.weight_decay:
-                    gradient = torch._foreach_add(gradient, params, alpha=local.weight_decay)
+                    gradient = torch._foreach_add(gradient, weights, alpha=local.weight_decay)
                 if not local.momentum:
                     velocity = gradient
                 elif velocity is None:  # a copy, because autograd may hand out one tensor for two parameters
@@ -93,20 +105,37 @@ def train(
                 else:
                     torch._foreach_mul_(velocity, local.momentum)
                     torch._foreach_add_(velocity, gradient)
-                torch._foreach_add_(params, velocity, alpha=-lr)
+                torch._foreach_add_(weights, velocity, alpha=-lr)
                 loss_sum += value.detach() * len(labels)
             num_steps += 1
             num_seen += len(labels)
     return Trained(num_steps, float(loss_sum) / max(num_seen, 1))
 
 
-def effective_steps(num_steps: int, *, momentum: float) -> float:
-    """‖a_k‖₁ of FedNova (Wang et al. 2020): by how much the local steps, carried on by momentum ρ, add up.
+def phases(local: LocalTraining, bench: Workbench) -> list[tuple[LocalTraining, Tensors]]:
+    """What is trained one after the other in a round: everything at once, or FedRep's head first, then encoder.
 
-    Per step c ← ρc + 1, a ← a + c, hence [τ − ρ(1−ρ^τ)/(1−ρ)] / (1−ρ); without momentum it is τ.
+    Collins et al. 2021, Alg. 1; each phase has its own velocity.
+    """
+    if not local.head_epochs:
+        return [(local, bench.params)]
+    head_first = replace(local, epochs=local.head_epochs)
+    return [(head_first, part_of(bench.params, "head")), (local, part_of(bench.params, "encoder"))]
+
+
+def effective_steps(num_steps: int, *, momentum: float, shrink: float = 0.0) -> float:
+    """‖a_k‖₁ of FedNova (Wang et al. 2020): by how much the local steps add up under momentum ρ and shrink ημ.
+
+    Per step v ← ρv + 1 − ημ·a, a ← a + v, where η is the learning rate and μ FedProx's. Without the proximal term that
+    is [τ − ρ(1−ρ^τ)/(1−ρ)] / (1−ρ), without momentum (1 − (1−ημ)^τ)/(ημ), with neither τ. Weight decay is ignored.
 
     >>> effective_steps(5, momentum=0.0)
     5.0
     """
-    rho = momentum
-    return (num_steps - rho * (1 - rho**num_steps) / (1 - rho)) / (1 - rho)
+    rho, velocity, total = momentum, 0.0, 0.0
+    if not shrink:
+        return (num_steps - rho * (1 - rho**num_steps) / (1 - rho)) / (1 - rho)
+    for _ in range(num_steps):
+        velocity = rho * velocity + 1 - shrink * total
+        total += velocity
+    return total

@@ -4,47 +4,91 @@ Models are built per process, not per client; a request is laid onto the bench, 
 """
 
 from collections.abc import Mapping
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from spherefed.errors import ModelError
-from spherefed.messages import ModelState
+from spherefed.messages import LEARNED_HEAD, ModelState
 from spherefed.nn.classifier import Classifier
 from spherefed.tensors import Tensors, mismatch
 
+Part = Literal["all", "encoder", "head"]
+"""A part of a classifier."""
+
 
 class Workbench:
-    """A classifier with its tensors by name, split into what is trained, what is averaged, and the head."""
+    """A classifier with its tensors by name: what is trained, what is averaged, and which of them are shared."""
 
-    def __init__(self, classifier: Classifier) -> None:
+    def __init__(self, classifier: Classifier, share: Part = "all") -> None:
         if classifier.head.is_open:
             raise ModelError("the feature dimension is not known yet: call the model once before federating it")
         self.classifier = classifier
         self.params: dict[str, Tensor] = {n: p for n, p in classifier.named_parameters() if p.requires_grad}
         # Integer buffers (BatchNorm's step counters) are not exchanged; the fixed head is nobody's statistic.
         self.buffers: dict[str, Tensor] = {
-            n: b for n, b in classifier.named_buffers() if b.is_floating_point() and n != "head.weight"
+            n: b for n, b in classifier.named_buffers() if b.is_floating_point() and n != LEARNED_HEAD
         }
+        self.shared_params = part_of(self.params, share)
+        self.shared_buffers = part_of(self.buffers, share)
+        shared = {**self.shared_params, **self.shared_buffers}
+        self.private = {n: t for n, t in {**self.params, **self.buffers}.items() if n not in shared}
+        """What stays with the client: params and buffers that are not shared."""
         self.device = classifier.head.weight.device
         self._own_head = classifier.head.weight.detach().clone()
+        self._own_private = _cloned(self.private)
 
-    def lay(self, model: ModelState) -> None:
-        """Overwrite the bench with this state; without a calibrated head the own one is put back."""
-        head = self.classifier.head.weight
-        parts = [(model.params, self.params), (model.buffers, self.buffers)]
+    def lay(self, model: ModelState, private: Tensors | None = None) -> None:
+        """Overwrite the bench with this state; where no head or no private part is given, the initial one is put back.
+
+        A calibrated head takes precedence.
+        """
+        head = {"weight": self.classifier.head.weight}
+        parts = [
+            (model.params, self.shared_params),
+            (model.buffers, self.shared_buffers),
+            (private or self._own_private, self.private),
+        ]
         if model.head is not None:
-            parts.append((model.head, {"weight": head}))
+            parts.append((model.head, head))
         for given, mine in parts:
             if fault := mismatch(given, mine):
                 raise ModelError(f"the model that was sent does not fit this client's: {fault}")
             _copy(mine, given)
         if model.head is None and not self.classifier.head.learned:
-            _copy({"weight": head}, {"weight": self._own_head})
+            _copy(head, {"weight": self._own_head})
+
+    def head_of(self, model: ModelState) -> Tensor:
+        """The head with which this state classifies, (C, l): calibrated, learned, or the bench's fixed one."""
+        if model.head is not None:
+            return model.head["weight"]
+        return model.params.get(LEARNED_HEAD, self._own_head)
 
     def read(self) -> ModelState:
-        """A copy of what lies on the bench."""
-        return ModelState(_cloned(self.params), _cloned(self.buffers))
+        """A copy of the shared part of what lies on the bench."""
+        return ModelState(_cloned(self.shared_params), _cloned(self.shared_buffers))
+
+    def moved_from(self, model: ModelState) -> dict[str, Tensor]:
+        """By how much the shared parameters on the bench differ from this model's."""
+        with torch.no_grad():
+            moved = torch._foreach_sub(
+                list(self.shared_params.values()), [model.params[name] for name in self.shared_params]
+            )
+        return dict(zip(self.shared_params, moved, strict=True))
+
+    def read_private(self) -> dict[str, Tensor]:
+        """A copy of the part that is not shared."""
+        return _cloned(self.private)
+
+    def copy(self) -> dict[str, Tensor]:
+        """A copy of all that is trained or averaged, shared or not."""
+        return _cloned({**self.params, **self.buffers})
+
+
+def part_of(tensors: Mapping[str, Tensor], part: Part) -> dict[str, Tensor]:
+    """Those of a classifier's tensors that belong to this part of it."""
+    return {n: t for n, t in tensors.items() if part == "all" or n.startswith(f"{part}.")}
 
 
 def _copy(to: Mapping[str, Tensor], source: Tensors) -> None:

@@ -14,6 +14,8 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from spherefed.calibration.context import Context, Fact
+from spherefed.calibration.packing import diagonal_positions, packed_size, unpacked, upper
 from spherefed.errors import CalibrationError, ConfigError
 from spherefed.nn.classifier import Classifier, eval_mode
 from spherefed.tensors import Tensors, one_thread
@@ -54,10 +56,7 @@ class Statistics:
 
     def gram(self) -> Tensor:
         """V as float64, (l, l)."""
-        upper = _upper(self.dim, self.packed_gram.device)
-        gram_ll = torch.zeros(upper.shape, dtype=torch.float64, device=upper.device)
-        gram_ll[upper] = self.packed_gram.double() * 2.0 ** (-2 * FEATURE_BITS)
-        return gram_ll + gram_ll.triu(1).T
+        return unpacked(self.packed_gram.double() * 2.0 ** (-2 * FEATURE_BITS), self.dim)
 
     def cross(self) -> Tensor:
         """U as float64, (l, C)."""
@@ -119,7 +118,7 @@ class Statistics:
             raise CalibrationError(f"FFC statistics are counts, gram and cross in int64, got {given}")
         counts, gram, cross = tensors["counts"], tensors["gram"], tensors["cross"]
         dim = cross.shape[0] if cross.ndim == 2 else 0
-        if counts.shape != (2,) or cross.ndim != 2 or gram.shape != (dim * (dim + 1) // 2,):
+        if counts.shape != (2,) or cross.ndim != 2 or gram.shape != (packed_size(dim),):
             raise CalibrationError(
                 f"FFC statistics do not fit together: counts {tuple(counts.shape)}, gram {tuple(gram.shape)}, "
                 f"cross {tuple(cross.shape)}"
@@ -143,8 +142,7 @@ class Statistics:
 
     def _check_trace(self) -> None:
         """Unit norm gives trace(V) = n, less what truncation takes: at most 2√l · 2⁻²⁰ per example."""
-        positions = torch.arange(self.dim, device=self.packed_gram.device)
-        diagonal = self.packed_gram[positions * self.dim - positions * (positions - 1) // 2].double()
+        diagonal = self.packed_gram[diagonal_positions(self.dim, self.packed_gram.device)].double()
         trace = float(diagonal.sum()) * 2.0 ** (-2 * FEATURE_BITS)
         slack = 2 * self.dim**0.5 * 2.0**-FEATURE_BITS + 1e-12
         if not self.num_examples * (1 - slack) <= trace <= self.num_examples * (1 + 1e-12) or (diagonal < 0).any():
@@ -210,9 +208,9 @@ class Accumulator:
         """What has been added so far."""
         self._multiply()
         self._flush()
-        upper = _upper(len(self._gram_ll), self._gram_ll.device)
+        triangle = upper(len(self._gram_ll), self._gram_ll.device)
         cross_lC = self._cross_Cl.T.contiguous()
-        return Statistics(self._num_examples, self._num_zero, self._gram_ll[upper], cross_lC)
+        return Statistics(self._num_examples, self._num_zero, self._gram_ll[triangle], cross_lC)
 
     def _multiply(self) -> None:
         if not self._rows:
@@ -262,7 +260,7 @@ class Solution:
     ridge: float
     """λ of Eq. 12; never changed silently."""
 
-    def facts(self) -> dict[str, float | int | str]:
+    def facts(self) -> dict[str, Fact]:
         """Everything but the weight, for the run's result."""
         names = ("path", "rcond", "rank", "dropped", "ridge")
         return {name: getattr(self, name) for name in names}
@@ -322,12 +320,17 @@ class Ffc:
         """On the client."""
         return statistics(model, batches).tensors()
 
-    def merge(self, total: Tensors | None, part: Tensors) -> Tensors:
+    def merge(self, total: Tensors | None, part: Tensors, context: Context) -> Tensors:
         """On the server, as replies arrive; a part that cannot be true is refused."""
         checked = Statistics.from_tensors(part)
+        if (checked.num_classes, checked.dim) != context.head.shape:
+            raise CalibrationError(
+                f"statistics of {checked.dim} features and {checked.num_classes} classes do not fit a head of shape "
+                f"{tuple(context.head.shape)}"
+            )
         return checked.tensors() if total is None else (_trusted(total) + checked).tensors()
 
-    def solve(self, total: Tensors) -> Solution:
+    def solve(self, total: Tensors, context: Context) -> Solution:
         """On the server, at the end."""
         return _trusted(total).solve(self.ridge)
 
@@ -335,10 +338,6 @@ class Ffc:
 def _trusted(tensors: Tensors) -> Statistics:
     counts = tensors["counts"]
     return Statistics(int(counts[0]), int(counts[1]), tensors["gram"], tensors["cross"])
-
-
-def _upper(dim: int, device: torch.device) -> Tensor:
-    return torch.ones(dim, dim, dtype=torch.bool, device=device).triu()
 
 
 def _check_count(num_examples: int) -> None:

@@ -12,6 +12,8 @@ from spherefed.cli.options import DATA_ROOT, SET, engine_options, example, find_
 if TYPE_CHECKING:
     from spherefed.runner import Engine
 
+WIDE = 120
+
 
 @click.command(
     epilog=example(
@@ -42,10 +44,11 @@ def run(experiment: str, settings: tuple[str, ...], out: Path | None, resume: bo
     epilog=example(
         "spherefed compare digits --seeds 5",
         "spherefed compare my-experiment.toml --with ffc,spherefed --seeds 3 --out runs/mine",
+        "spherefed compare --base fedprox --with ffc,ccvr,babu,spherefed --seeds 5",
         "spherefed compare digits --set partition.alpha=1.0 --set fedavg+spherefed:local.lr=2.0",
     )
 )
-@click.argument("experiment")
+@click.argument("experiment", default="digits")
 @click.option("--base", default="fedavg", show_default=True, help="The base algorithm.")
 @click.option("--with", "overlays", default="ffc,spherefed", show_default=True, help="What is laid over it.")
 @click.option("--seeds", type=click.IntRange(1), default=5, show_default=True)
@@ -73,7 +76,7 @@ def compare(
     resume: bool,
     engine: "Engine",
 ) -> None:
-    """Compare methods on identical partitions of EXPERIMENT over several seeds; ends in a table and a page."""
+    """Compare methods on identical partitions of EXPERIMENT (default: digits) over seeds; a table and a page."""
     from datetime import datetime
 
     from spherefed import comparison
@@ -231,6 +234,8 @@ def _print_summary(runs: list[Path], *, markdown: bool = False) -> None:
         click.echo(markdown_table(summary))
         return
     console = Console()
+    if not console.is_terminal:  # a file or a pipe has no edge at which to wrap
+        console = Console(width=WIDE)
     console.print(rich_table(summary))
     for note in summary.notes:
         console.print(f"note: {note}", style="dim", highlight=False)

@@ -7,32 +7,35 @@ and runs on one thread.
 import multiprocessing
 import os
 import signal
+import tempfile
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass, replace
 from multiprocessing.connection import Connection, wait
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from spherefed.assembly import Assembly, build_classifier, load_data
+from spherefed.assembly import Assembly, build_bench, load_data
 from spherefed.client import Client
 from spherefed.data.partition import Partition
 from spherefed.data.sources import Dataset
 from spherefed.errors import ConfigError
 from spherefed.experiment import Experiment
+from spherefed.memory import MemoryDirectory, MemoryInRam, MemoryStore
 from spherefed.messages import Failure, Reply, Request
-from spherefed.workbench import Workbench
 
 
 class InProcess:
     """A fleet of clients that take turns in this process."""
 
-    def __init__(self, client: Callable[[int], Client], num_clients: int) -> None:
+    def __init__(self, client: Callable[[int], Client], num_clients: int, memory: MemoryStore | None = None) -> None:
         self._client = client
         self._clients = range(num_clients)
+        self._memory = MemoryInRam() if memory is None else memory
 
     @property
     def clients(self) -> Sequence[int]:
@@ -40,16 +43,19 @@ class InProcess:
 
     def ask(self, clients: Sequence[int], request: Request) -> Iterator[Reply | Failure]:
         for number in clients:
-            yield answer(self._client, number, request)
+            yield answer(self._client, number, request, self._memory)
 
     def close(self) -> None:
         """Nothing to end."""
 
 
-def answer(client: Callable[[int], Client], number: int, request: Request) -> Reply | Failure:
+def answer(client: Callable[[int], Client], number: int, request: Request, store: MemoryStore) -> Reply | Failure:
     """One client's answer; whatever goes wrong there is a failure with a cause, not the end of the run."""
     try:
-        reply, _ = client(number).handle(request, None)
+        before = store.load(number, before=request.round)
+        reply, after = client(number).handle(request, before)
+        if after is not None and after is not before:
+            store.save(number, request.round, after)
     except Exception as error:
         return Failure(number, f"{type(error).__name__}: {error}")
     return reply
@@ -62,12 +68,24 @@ MAX_ATTEMPTS = 2
 class Parallel:
     """A fleet of worker processes, each with one thread, its own model and the shared data."""
 
-    def __init__(self, assembly: Assembly, workers: int, *, device: str = "cpu", data_root: str | None = None) -> None:
+    def __init__(
+        self,
+        assembly: Assembly,
+        workers: int,
+        *,
+        device: str = "cpu",
+        data_root: str | None = None,
+        memory: Path | None = None,
+    ) -> None:
         if workers < 1:
             raise ConfigError(f"workers must be at least 1, got {workers}")
         self._clients = range(len(assembly.partition.parts))
         self._context = multiprocessing.get_context("spawn")
-        self._job = _Job(assembly.experiment, _shared(assembly.dataset), data_root, assembly.partition, device)
+        self._scratch = None
+        if assembly.experiment.algorithm.keeps_memory and memory is None:
+            self._scratch = tempfile.TemporaryDirectory(prefix="spherefed-memory-")
+            memory = Path(self._scratch.name)
+        self._job = _Job(assembly.experiment, _shared(assembly.dataset), data_root, assembly.partition, device, memory)
         self._workers = [self._hire() for _ in range(workers)]
 
     @property
@@ -113,6 +131,8 @@ class Parallel:
             if worker.process.is_alive():
                 worker.process.kill()
                 worker.process.join()
+        if self._scratch is not None:
+            self._scratch.cleanup()
 
     def _hand_out(self, waiting: "deque[int]", attempts: dict[int, int]) -> None:
         for index, worker in enumerate(self._workers):
@@ -153,6 +173,8 @@ class _Job:
     data_root: str | None
     partition: Partition
     device: str
+    memory: Path | None
+    """Where workers keep what clients remember; None if the method remembers nothing."""
 
 
 def _send(worker: _Worker, kind: str, content: Any) -> None:
@@ -165,8 +187,9 @@ def _work(connection: "Connection[Any, Any]", job: _Job) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     torch.set_num_threads(1)
     data = job.dataset or load_data(job.experiment, job.data_root)
-    bench = Workbench(build_classifier(job.experiment, data.input_shape, data.num_classes, job.device))
+    bench = build_bench(job.experiment, data.input_shape, data.num_classes, job.device)
     assembly = Assembly(job.experiment, data, job.partition, bench)
+    store: MemoryStore = MemoryInRam() if job.memory is None else MemoryDirectory(job.memory)
     request: Request | None = None
     try:
         while True:
@@ -175,7 +198,7 @@ def _work(connection: "Connection[Any, Any]", job: _Job) -> None:
                 request = _unpacked(content)
             else:
                 assert request is not None
-                connection.send(_packed(answer(assembly.client, content, request)))
+                connection.send(_packed(answer(assembly.client, content, request, store)))
     except (EOFError, OSError):
         os._exit(0)  # the parent has gone; nothing here needs saving
 

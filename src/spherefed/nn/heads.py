@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from spherefed.errors import ConfigError
 from spherefed.nn import prototypes
 from spherefed.rng import Purpose, stream
 
@@ -33,6 +34,10 @@ class Linear(nn.Module):
     def is_open(self) -> bool:
         """Whether the feature dimension is still to be found."""
         return self._buffers.get("weight", self) is None
+
+    def coherence(self) -> float:
+        """The largest cosine between two different rows: how well the classes' directions are kept apart."""
+        return prototypes.coherence(self.weight.detach())
 
     def forward(self, features: Tensor) -> Tensor:
         return nn.functional.linear(features, self.weight)
@@ -77,7 +82,40 @@ class Orthonormal:
         return Linear(_rounded(prototypes.orthonormal(num_classes, dim, stream(seed, Purpose.HEAD))), learned=False)
 
 
-Head = Learned | FixedRandom | Orthonormal
+@dataclass(frozen=True, slots=True)
+class SimplexEtf:
+    """Rows of a simplex equiangular tight frame that nobody trains; C ≤ l + 1, every cosine is −1/(C−1)."""
+
+    kind: ClassVar[str] = "etf"
+
+    def build(self, num_classes: int, dim: int, seed: int) -> Linear:
+        return Linear(_rounded(prototypes.simplex(num_classes, dim, stream(seed, Purpose.HEAD))), learned=False)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tammes:
+    """Unit rows that a search has pushed apart and nobody trains (Table 10; Mettes et al. 2019); serves C > l too."""
+
+    kind: ClassVar[str] = "tammes"
+    steps: int = 10_000
+    lr: float = 0.1
+    momentum: float = 0.9
+
+    def __post_init__(self) -> None:
+        if self.steps < 0:
+            raise ConfigError(f"model.head.steps must not be negative, got {self.steps}")
+        if not self.lr > 0 or not 0 <= self.momentum < 1:
+            raise ConfigError(
+                f"model.head: lr must be positive and momentum in [0, 1), got {self.lr} and {self.momentum}"
+            )
+
+    def build(self, num_classes: int, dim: int, seed: int) -> Linear:
+        rng = stream(seed, Purpose.HEAD)
+        rows = prototypes.tammes(num_classes, dim, rng, steps=self.steps, lr=self.lr, momentum=self.momentum)
+        return Linear(_rounded(rows), learned=False)
+
+
+Head = Learned | FixedRandom | Orthonormal | SimplexEtf | Tammes
 
 
 def _rounded(weight: Tensor) -> Tensor:

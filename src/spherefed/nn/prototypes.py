@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 
 from spherefed.errors import ConfigError
+from spherefed.tensors import one_thread
 
 
 def uniform(num_classes: int, dim: int, rng: np.random.Generator) -> Tensor:
@@ -19,13 +20,58 @@ def orthonormal(num_classes: int, dim: int, rng: np.random.Generator) -> Tensor:
     By Householder QR in float64: classical Gram–Schmidt loses orthogonality.
     """
     if num_classes > dim:
+        another = "head='etf' or head='tammes'" if num_classes == dim + 1 else "head='tammes'"
         raise ConfigError(
             f"head 'orthonormal' needs feature dimension >= classes, got {dim} < {num_classes}; "
-            "use a wider encoder or another head"
+            f"use a wider encoder or {another}"
         )
     q_lC, r_CC = np.linalg.qr(rng.standard_normal((dim, num_classes)))
     # The sign convention of R's diagonal differs between LAPACKs; fixing it makes Q unique (and Haar distributed).
     return torch.from_numpy(np.ascontiguousarray((q_lC * np.sign(np.diag(r_CC))).T))
+
+
+def simplex(num_classes: int, dim: int, rng: np.random.Generator) -> Tensor:
+    """Rows of a simplex equiangular tight frame: every two have cosine −1/(C−1), the least C rows can share; C ≤ l+1.
+
+    The rows of H·√(C/(C−1)), where the columns of H are an orthonormal basis of the vectors orthogonal to (1, …, 1):
+    H Hᵀ = I − 11ᵀ/C. They live in C−1 dimensions and are turned into l by a random orthonormal frame.
+    """
+    if num_classes > dim + 1:
+        raise ConfigError(
+            f"head 'etf' needs feature dimension >= classes - 1, got {dim} < {num_classes - 1}; "
+            "use a wider encoder or head='tammes'"
+        )
+    if num_classes == 1:
+        return orthonormal(1, dim, rng)
+    # Helmert's basis: column k is (1, …, 1, −k, 0, …, 0)/√(k(k+1)), with k ones.
+    k = np.arange(1, num_classes, dtype=np.float64)
+    columns = np.triu(np.ones((num_classes, num_classes - 1)))
+    columns[np.arange(1, num_classes), np.arange(num_classes - 1)] = -k
+    basis_CC1 = columns / np.sqrt(k * (k + 1)) * np.sqrt(num_classes / (num_classes - 1))
+    frame_C1l = orthonormal(num_classes - 1, dim, rng)
+    with one_thread():
+        return torch.from_numpy(basis_CC1) @ frame_C1l
+
+
+def tammes(
+    num_classes: int, dim: int, rng: np.random.Generator, *, steps: int = 10_000, lr: float = 0.1, momentum: float = 0.9
+) -> Tensor:
+    """Unit rows pushed apart: minimise 1/C Σ_i max_{j≠i} cos(w_i, w_j) (Mettes et al. 2019); any C and l.
+
+    SGD with momentum on the sphere, rows renormalised after every step. The steps only ever add multiples of rows to
+    rows, so where C < l the search is carried out in the C dimensions that the first rows span and turned back.
+    """
+    start = torch.from_numpy(rng.standard_normal((num_classes, dim)))
+    with one_thread():
+        start = torch.nn.functional.normalize(start, dim=1)
+        if num_classes == 1:
+            return start
+        if num_classes >= dim:
+            return _separated(start, steps, lr, momentum)
+        frame_lC, inner_CC = np.linalg.qr(start.numpy().T)  # start = innerᵀ frameᵀ
+        inner = torch.from_numpy(np.ascontiguousarray(inner_CC.T))
+        rows = _separated(inner, steps, lr, momentum) @ torch.from_numpy(np.ascontiguousarray(frame_lC.T))
+        return torch.nn.functional.normalize(rows, dim=1)
 
 
 def coherence(weight_Cl: Tensor) -> float:
@@ -34,3 +80,27 @@ def coherence(weight_Cl: Tensor) -> float:
     cosines = unit @ unit.T
     cosines.fill_diagonal_(-torch.inf)
     return float(cosines.max())
+
+
+def _separated(rows_Cd: Tensor, steps: int, lr: float, momentum: float) -> Tensor:
+    """The best rows met on the way: with a constant step the search circles its optimum instead of settling in it.
+
+    The objective's gradient by hand: with j(i) the nearest other row of i, ∂/∂w_i = 1/C (w_j(i) + Σ_{k: j(k)=i} w_k).
+    """
+    # Deviation: Mettes et al.'s published code makes a new optimiser after every step, so its momentum never acts; here
+    # it does, as both papers say.
+    num_classes = len(rows_Cd)
+    best, best_objective = rows_Cd, torch.inf
+    velocity = torch.zeros_like(rows_Cd)
+    for _ in range(steps + 1):
+        cosines_CC = rows_Cd @ rows_Cd.T
+        cosines_CC.fill_diagonal_(-2.0)
+        largest, nearest = cosines_CC.max(dim=1)
+        objective = float(largest.mean())
+        if objective < best_objective:
+            best, best_objective = rows_Cd, objective
+        gradient = rows_Cd[nearest].index_add_(0, nearest, rows_Cd)
+        velocity = velocity.mul_(momentum).add_(gradient, alpha=1 / num_classes)
+        rows_Cd = torch.add(rows_Cd, velocity, alpha=-lr)
+        rows_Cd /= torch.linalg.vector_norm(rows_Cd, dim=1, keepdim=True)
+    return best

@@ -14,5 +14,5 @@ def digits() -> Experiment:
         data=Data(name="digits"),
         partition=Dirichlet(alpha=0.1, clients=10),
         model=Model(encoder=Mlp(widths=(128, 64))),
-        local=LocalTraining(lr=0.1, epochs=10, batch_size=32),
+        local=LocalTraining(lr=0.1, epochs=10, batch_size=64),
     )

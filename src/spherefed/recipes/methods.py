@@ -6,16 +6,39 @@ SphereFed is three values (head, loss, calibration) on any base, so every method
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from spherefed.algorithms import Algorithm, fedavg
-from spherefed.calibration import Ffc
+from spherefed.algorithms import (
+    Algorithm,
+    fedadagrad,
+    fedadam,
+    fedavg,
+    fedavgm,
+    feddyn,
+    fednova,
+    fedprox,
+    fedyogi,
+    moon,
+    scaffold,
+)
+from spherefed.calibration import Ccvr, Ffc, FfcGcv, Oracle
 from spherefed.errors import ConfigError
 from spherefed.experiment import Experiment, Model, changed
 from spherefed.losses import CrossEntropy, MeanSquares
 from spherefed.nn.heads import FixedRandom, Learned, Orthonormal
 from spherefed.schema import nearest
 
-BASES: Mapping[str, Callable[[], Algorithm]] = {"fedavg": fedavg}
-"""Base algorithms, with the values they are usually run with."""
+BASES: Mapping[str, Callable[[], Algorithm]] = {
+    "fedavg": fedavg,
+    "fedprox": lambda: fedprox(mu=0.01),
+    "fednova": fednova,
+    "fedopt": fedavgm,
+    "fedadam": fedadam,
+    "fedyogi": fedyogi,
+    "fedadagrad": fedadagrad,
+    "scaffold": scaffold,
+    "feddyn": feddyn,
+    "moon": moon,
+}
+"""Base algorithms, with values to start from; `--set algorithm.…` and `spherefed tune` change them."""
 
 
 def plain(experiment: Experiment) -> Experiment:
@@ -27,6 +50,21 @@ def plain(experiment: Experiment) -> Experiment:
 def with_ffc(experiment: Experiment) -> Experiment:
     """The base algorithm, its head calibrated by FFC after training: how much of SphereFed's gain is FFC alone."""
     return replace(plain(experiment), calibration=Ffc())
+
+
+def with_gcv(experiment: Experiment) -> Experiment:
+    """FFC whose ridge is chosen by generalised cross-validation from the summed statistics."""
+    return replace(plain(experiment), calibration=FfcGcv())
+
+
+def with_ccvr(experiment: Experiment) -> Experiment:
+    """The head refitted on virtual features (Luo et al. 2021)."""
+    return replace(plain(experiment), calibration=Ccvr())
+
+
+def with_oracle(experiment: Experiment) -> Experiment:
+    """The head fine-tuned on everybody's real features: Table 4's sanity check, not a federated method."""
+    return replace(plain(experiment), calibration=Oracle())
 
 
 def with_babu(experiment: Experiment) -> Experiment:
@@ -43,11 +81,14 @@ def with_spherefed(experiment: Experiment) -> Experiment:
 
 OVERLAYS: Mapping[str, Callable[[Experiment], Experiment]] = {
     "ffc": with_ffc,
+    "ffc-gcv": with_gcv,
+    "ccvr": with_ccvr,
+    "oracle": with_oracle,
     "babu": with_babu,
     "spherefed": with_spherefed,
 }
 
-CALIBRATES = ("ffc",)
+CALIBRATES = ("ffc", "ffc-gcv", "ccvr", "oracle")
 """Overlays that only calibrate: they share the base's training run, and its learning rate."""
 
 Settings = Mapping[str, Mapping[str, float]]

@@ -66,7 +66,8 @@ def accuracy_per_round(groups: Sequence[Group], rows: Sequence[Row], accuracy: s
     figure, axes = _figure(_WIDTH, 3.6)
     last = max(run.rounds for group in groups for run in group.runs)
     handles = []
-    for position, group in enumerate(groups):
+    trained = {row.group for row in rows if row.stage == TRAINED}  # a shared training has one row and one curve
+    for position, group in ((p, groups[p]) for p in sorted(trained)):
         colour = _COLOURS[position % len(_COLOURS)]
         curve = _curve(group, accuracy)
         xs, means = [x for x, _ in curve], [100 * value.mean for _, value in curve]

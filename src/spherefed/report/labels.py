@@ -13,7 +13,9 @@ from spherefed.schema import differences
 
 Experiment = Mapping[str, Any]
 
-_CALIBRATIONS = {"ffc": "FFC", "ccvr": "CCVR"}
+_CALIBRATIONS = {"ffc": "FFC", "ffc-gcv": "FFC (GCV)", "ccvr": "CCVR", "oracle": "oracle"}
+_CORRECTIONS = {"scaffold": "SCAFFOLD", "feddyn": "FedDyn", "moon": "MOON"}
+_SHARES = {"encoder": "FedRep", "head": "LG-FedAvg"}
 
 
 def base_name(experiment: Experiment) -> str:
@@ -24,8 +26,10 @@ def base_name(experiment: Experiment) -> str:
     >>> base_name({"algorithm": {"server": {"kind": "adam", "lr": 0.01}}})
     'FedOpt (adam)'
     """
-    parts = []
-    if _at(experiment, "algorithm.prox_mu", 0.0):
+    correction = kind_of(_at(experiment, "algorithm.correction", "none"))
+    share = str(_at(experiment, "algorithm.share", "all"))
+    parts = [names[key] for names, key in ((_SHARES, share), (_CORRECTIONS, correction)) if key in names]
+    if correction != "feddyn" and _at(experiment, "algorithm.prox_mu", 0.0):  # there μ is FedDyn's own α
         parts.append("FedProx")
     if _at(experiment, "algorithm.normalize_steps", False):
         parts.append("FedNova")

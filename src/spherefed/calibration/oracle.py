@@ -1,0 +1,61 @@
+"""The oracle of Table 4 ("sanity check"): the head fine-tuned on everybody's real features.
+
+Clients send their features and labels as they are. Nothing about that is private or cheap: it is what other
+calibrations are compared with, never a method to use.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from spherefed.calibration.context import Context
+from spherefed.calibration.features import labelled_features
+from spherefed.calibration.refit import Refit, Refitted, refit
+from spherefed.errors import CalibrationError
+from spherefed.nn.classifier import Classifier
+from spherefed.rng import Purpose, stream
+from spherefed.tensors import Tensors
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Oracle:
+    """Calibrate on the pooled real features; for comparison only."""
+
+    kind: ClassVar[str] = "oracle"
+    # Unstated in the paper: it tries several learning rates and both losses and reports the best.
+    refit: Refit = field(default_factory=lambda: Refit(lr=0.01))
+
+    def measure(self, model: Classifier, batches: Iterable[tuple[Tensor, Tensor]]) -> Tensors:
+        """On the client: the features that the head sees, and the labels."""
+        features, labels = labelled_features(model, batches)
+        return {"features": features, "labels": labels}
+
+    def merge(self, total: Tensors | None, part: Tensors, context: Context) -> Tensors:
+        """On the server, as replies arrive, one below the other."""
+        _check(part, context.head)
+        return part if total is None else {name: torch.cat([total[name], part[name]]) for name in total}
+
+    def solve(self, total: Tensors, context: Context) -> Refitted:
+        """On the server, at the end."""
+        order = stream(context.seed, Purpose.REFIT, context.round)
+        device = context.head.device
+        return refit(context.head, total["features"].to(device), total["labels"].to(device), self.refit, order)
+
+
+def _check(part: Tensors, head_Cl: Tensor) -> None:
+    if part.keys() != {"features", "labels"} or part["labels"].dtype != torch.int64:
+        given = {name: str(t.dtype) for name, t in part.items()}
+        raise CalibrationError(f"the oracle's moments are features and int64 labels, got {given}")
+    features, labels = part["features"], part["labels"]
+    if not features.is_floating_point() or labels.ndim != 1 or features.shape != (len(labels), head_Cl.shape[1]):
+        raise CalibrationError(
+            f"the oracle's moments do not fit: features {tuple(features.shape)} in {features.dtype}, labels "
+            f"{tuple(labels.shape)}, for a head of {tuple(head_Cl.shape)}"
+        )
+    if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < len(head_Cl):
+        raise CalibrationError(
+            f"labels must lie in 0..{len(head_Cl) - 1}, got {int(labels.min())}..{int(labels.max())}"
+        )

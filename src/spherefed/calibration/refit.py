@@ -1,0 +1,97 @@
+"""Train a head alone, on features that do not change: the one place for it, shared by CCVR and the oracle."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from spherefed.calibration.context import Fact
+from spherefed.data.examples import Examples
+from spherefed.errors import CalibrationError, ConfigError
+from spherefed.losses import CrossEntropy, Loss
+from spherefed.tensors import one_thread
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Refit:
+    """SGD on the head, with values of its own: none of the local training's."""
+
+    lr: float
+    """Constant; without a default, because those of CCVR and the oracle differ by orders of magnitude."""
+    # Unstated in the paper: epochs, batch size and momentum. 100 epochs account for the FLOPs of Table 1; the other two
+    # are those of local training.
+    epochs: int = 100
+    batch_size: int | None = 64
+    """None: all features at once."""
+    momentum: float = 0.9
+    loss: Loss = field(default_factory=CrossEntropy)
+    """Cross-entropy as in Luo et al. 2021, whatever the encoder was trained with; Table 4 also tries the MSE."""
+
+    def __post_init__(self) -> None:
+        if not self.lr > 0:
+            raise ConfigError(f"calibration.refit.lr must be positive, got {self.lr}")
+        if self.epochs < 1:
+            raise ConfigError(f"calibration.refit.epochs must be at least 1, got {self.epochs}")
+        if self.batch_size is not None and self.batch_size < 1:
+            raise ConfigError(f"calibration.refit.batch_size must be at least 1 or none, got {self.batch_size}")
+        if not 0 <= self.momentum < 1:
+            raise ConfigError(f"calibration.refit.momentum must be in [0, 1), got {self.momentum}")
+
+
+@dataclass(frozen=True, eq=False, kw_only=True, slots=True)
+class Refitted:
+    """A head that was trained on features."""
+
+    weight: Tensor
+    num_steps: int
+    num_absent: int
+    """Classes without a feature; their rows stayed as they were."""
+    loss_before: float
+    loss_after: float
+
+    def facts(self) -> dict[str, Fact]:
+        """Everything but the weight."""
+        names = ("num_steps", "num_absent", "loss_before", "loss_after")
+        return {name: getattr(self, name) for name in names}
+
+
+def refit(head_Cl: Tensor, features: Tensor, labels: Tensor, how: Refit, order: np.random.Generator) -> Refitted:
+    """v ← ρv + ∇f(W),  W ← W − lr·v  from the given head, in its dtype; f is the mean loss over a batch of features.
+
+    Rows of classes that no label names take part in the scores but are not moved.
+    """
+    if not len(labels):
+        raise CalibrationError("no feature was measured, so there is nothing to refit the head on")
+    absent = torch.bincount(labels, minlength=len(head_Cl)) == 0
+    examples = Examples(features.to(head_Cl.dtype), labels)
+    weight = head_Cl.detach().clone().requires_grad_()
+    velocity = torch.zeros_like(head_Cl)
+    num_steps = 0
+    with one_thread():
+        loss_before = _mean_loss(head_Cl.detach(), examples, how.loss)
+        for _ in range(how.epochs):
+            for rows, targets in examples.epoch(how.batch_size or len(labels), order, device=head_Cl.device):
+                value = how.loss(functional.linear(rows, weight), targets)
+                (gradient,) = torch.autograd.grad(value, weight)
+                with torch.no_grad():
+                    gradient[absent] = 0
+                    velocity.mul_(how.momentum).add_(gradient)
+                    weight.add_(velocity, alpha=-how.lr)
+                num_steps += 1
+        loss_after = _mean_loss(weight.detach(), examples, how.loss)
+    if not bool(weight.isfinite().all()):
+        raise CalibrationError(f"refitting the head diverged; lower calibration.refit.lr, which is {how.lr}")
+    return Refitted(
+        weight=weight.detach(),
+        num_steps=num_steps,
+        num_absent=int(absent.sum()),
+        loss_before=loss_before,
+        loss_after=loss_after,
+    )
+
+
+def _mean_loss(weight: Tensor, examples: Examples, loss: Loss) -> float:
+    batches = examples.in_order(2**13, device=weight.device)
+    return sum(float(loss(functional.linear(rows, weight), y)) * len(y) for rows, y in batches) / len(examples)
