@@ -87,16 +87,17 @@ def federate(
     for t in range(start, plan.rounds):
         request = opening(plan, t, model, memory)
         chosen = sample(fleet.clients, plan.cohort, stream(plan.seed, Purpose.COHORT, t))
+        admitted: list[int] = []
         refused: list[Refusal] = []
         traffic = Traffic()
         answers = fleet.ask(chosen, request)
-        replies = admit(answers, TrainReply, request, chosen, refused=refused, traffic=traffic)
+        replies = admit(answers, TrainReply, request, chosen, admitted=admitted, refused=refused, traffic=traffic)
         rule = plan.algorithm
         head = model.params.get(LEARNED_HEAD)
         combined = combine(replies, normalize_steps=rule.normalize_steps, weigh=rule.weigh, head=head)
-        _check_answered(len(chosen), refused, f"round {t}")
+        _check_answered(admitted, refused, f"round {t}")
         if combined is None:  # a cohort without a single example moves nothing
-            yield Round(t, request.lr, model, memory, 0, 0.0, tuple(chosen), tuple(refused), traffic)
+            yield Round(t, request.lr, model, memory, 0, 0.0, tuple(admitted), tuple(refused), traffic)
             continue
         update, memory = rule.step(combined, memory, len(fleet.clients))
         model = model.moved(update, combined.buffers)
@@ -135,16 +136,19 @@ class Calibrated:
 def calibrate(calibration: Calibration, fleet: Fleet, model: ModelState, context: Context) -> Calibrated:
     """Ask every client for its moments once, add them up while they arrive, solve for the head."""
     request = Measure(context.round, model)
+    admitted: list[int] = []
     refused: list[Refusal] = []
     traffic = Traffic()
     total: Tensors | None = None
     answers = fleet.ask(fleet.clients, request)
-    for reply in admit(answers, MeasureReply, request, fleet.clients, refused=refused, traffic=traffic):
+    replies = admit(answers, MeasureReply, request, fleet.clients, admitted=admitted, refused=refused, traffic=traffic)
+    for reply in replies:
         try:
             total = calibration.merge(total, reply.moments, context)
         except CalibrationError as error:
+            admitted.remove(reply.client)
             refused.append(Refusal(context.round, reply.client, str(error)))
-    _check_answered(len(fleet.clients), refused, "calibration")
+    _check_answered(admitted, refused, "calibration")
     assert total is not None
     solved = calibration.solve(total, context)
     calibrated = model.with_head(solved.weight.to(context.head.dtype))
@@ -169,7 +173,7 @@ def evaluate_on_clients(
     refused: list[Refusal] = []
     traffic = Traffic()
     answers = fleet.ask(fleet.clients, request)
-    replies = admit(answers, EvaluateReply, request, fleet.clients, refused=refused, traffic=traffic)
+    replies = admit(answers, EvaluateReply, request, fleet.clients, admitted=[], refused=refused, traffic=traffic)
     counts = {r.client: Counts(r.correct, r.num_examples) for r in replies}
     return LocalCounts(tuple(counts), tuple(counts.values()), tuple(refused), traffic)
 
@@ -182,9 +186,7 @@ def sample(clients: Sequence[int], cohort: int | None, rng: np.random.Generator)
     return [clients[position] for position in sorted(chosen.tolist())]
 
 
-def _check_answered(num_asked: int, refused: Sequence[Refusal], when: str) -> None:
-    if num_asked and len({r.client for r in refused}) >= num_asked:
+def _check_answered(admitted: Sequence[int], refused: Sequence[Refusal], when: str) -> None:
+    if refused and not admitted:
         first = refused[0]
-        raise FederationError(
-            f"{when}: none of the {num_asked} clients asked gave a usable reply; client {first.client}: {first.cause}"
-        )
+        raise FederationError(f"{when}: no client gave a usable reply; client {first.client}: {first.cause}")

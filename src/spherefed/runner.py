@@ -1,7 +1,7 @@
 """Run an experiment on a fleet into a run directory: rounds, checkpoints, calibration, evaluation, result."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -13,7 +13,7 @@ from spherefed.assembly import Assembly, assemble, build_bench
 from spherefed.data import sources
 from spherefed.engines.local import InProcess, Parallel
 from spherefed.environment import environment
-from spherefed.errors import DataError, RunError
+from spherefed.errors import ConfigError, DataError, RunError
 from spherefed.evaluation import GLOBAL_TEST, Counts, count, local_accuracies, spread_over_clients
 from spherefed.experiment import Experiment, read
 from spherefed.federation import (
@@ -44,6 +44,13 @@ class Engine:
     """Where data sets lie; None: the environment's choice."""
     checkpoint_every: int = 1
     """Rounds between checkpoints."""
+
+    def __post_init__(self) -> None:
+        if self.workers < 0 or self.checkpoint_every < 1:
+            raise ConfigError(
+                f"workers must not be negative and checkpoint_every at least 1, "
+                f"got {self.workers} and {self.checkpoint_every}"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +97,11 @@ def run(
     checkpoint = directory.load_checkpoint() or Checkpoint(0, initial, {})
     with closing(_fleet(assembly, engine, directory)) as fleet:
         model = checkpoint.model
-        for finished in _rounds(assembly, fleet, directory, checkpoint, engine.checkpoint_every):
-            model = finished.model
-            yield finished.progress
+        # Closed here and not when it is collected: stopping leaves its checkpoint at once.
+        with closing(_rounds(assembly, fleet, directory, checkpoint, engine.checkpoint_every)) as rounds:
+            for finished in rounds:
+                model = finished.model
+                yield finished.progress
         _finish(assembly, fleet, directory, model)
 
 
@@ -142,7 +151,7 @@ class _Finished:
 
 def _rounds(
     assembly: Assembly, fleet: Fleet, directory: RunDirectory, start: Checkpoint, checkpoint_every: int
-) -> Iterator[_Finished]:
+) -> Generator[_Finished]:
     experiment = assembly.experiment
     unsaved: Checkpoint | None = None
     began = time.perf_counter()
@@ -195,7 +204,7 @@ def _finish(assembly: Assembly, fleet: Fleet, directory: RunDirectory, model: Mo
     lines = read_lines(directory.path / "rounds.jsonl")
     trained = model
     sums: Tensors = {}
-    accuracy = {"trained": _accuracies(assembly, fleet, model)}
+    accuracy = {"trained": _accuracies(assembly, fleet, directory, model)}
     head = _head_facts(assembly, model)
     traffic = {"train": _per_client([(r["bytes_down"], r["bytes_up"]) for r in lines], fleet)}
     between = [(r["calibrated"]["bytes_down"], r["calibrated"]["bytes_up"]) for r in lines if "calibrated" in r]
@@ -208,7 +217,7 @@ def _finish(assembly: Assembly, fleet: Fleet, directory: RunDirectory, model: Mo
         model, facts, sums = calibrated.model, calibrated.facts, calibrated.total
         directory.append_ledger(asdict(r) for r in calibrated.refused)
         traffic["calibrate"] = _per_client([*between, (calibrated.traffic.down, calibrated.traffic.up)], fleet)
-        accuracy["calibrated"] = _accuracies(assembly, fleet, model)
+        accuracy["calibrated"] = _accuracies(assembly, fleet, directory, model)
     personal = _personal(assembly, fleet, trained, sums)
     if personal is not None:
         accuracy["trained"] |= local_accuracies(personal.counts, personal=True)
@@ -229,11 +238,12 @@ def _finish(assembly: Assembly, fleet: Fleet, directory: RunDirectory, model: Mo
     )
 
 
-def _accuracies(assembly: Assembly, fleet: Fleet, model: ModelState) -> dict[str, float]:
+def _accuracies(assembly: Assembly, fleet: Fleet, directory: RunDirectory, model: ModelState) -> dict[str, float]:
     on_test = assembly.global_accuracy(model)
     accuracies = {} if on_test is None else {GLOBAL_TEST: on_test}
     if assembly.experiment.data.held_out and not assembly.bench.private:
         local = evaluate_on_clients(fleet, model, assembly.experiment.rounds)
+        directory.append_ledger(asdict(r) for r in local.refused)
         accuracies |= local_accuracies(local.counts)
     return accuracies
 

@@ -5,6 +5,7 @@ client's whole round.
 """
 
 from dataclasses import dataclass, replace
+from math import isfinite
 
 import numpy as np
 import torch
@@ -36,8 +37,8 @@ class LocalTraining:
     weight_decay: float = 1e-5
 
     def __post_init__(self) -> None:
-        if not self.lr > 0:
-            raise ConfigError(f"local.lr must be positive, got {self.lr}")
+        if not (self.lr > 0 and isfinite(self.lr)):
+            raise ConfigError(f"local.lr must be a positive number, got {self.lr}")
         if self.head_epochs < 0:
             raise ConfigError(f"local.head_epochs must not be negative, got {self.head_epochs}")
         if self.epochs < 1 or self.batch_size < 1:
@@ -46,8 +47,8 @@ class LocalTraining:
             )
         if not 0 <= self.momentum < 1:
             raise ConfigError(f"local.momentum must be in [0, 1), got {self.momentum}")
-        if self.weight_decay < 0:
-            raise ConfigError(f"local.weight_decay must not be negative, got {self.weight_decay}")
+        if not (self.weight_decay >= 0 and isfinite(self.weight_decay)):
+            raise ConfigError(f"local.weight_decay must be a number and not negative, got {self.weight_decay}")
 
 
 @dataclass(frozen=True, slots=True)
