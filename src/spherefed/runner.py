@@ -249,8 +249,8 @@ def _accuracies(assembly: Assembly, fleet: Fleet, directory: RunDirectory, model
 
 
 def _head_facts(assembly: Assembly, model: ModelState) -> dict[str, Any]:
-    """What kind of head was trained against, and its coherence where there is one head for all."""
-    shared = LEARNED_HEAD not in assembly.bench.private
+    """What kind of head was trained against, and its coherence where there is one head of several rows for all."""
+    shared = LEARNED_HEAD not in assembly.bench.private and assembly.dataset.num_classes > 1
     return {
         "kind": assembly.experiment.model.head.kind,
         "coherence": coherence(assembly.bench.head_of(model)) if shared else None,
