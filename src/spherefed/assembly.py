@@ -98,7 +98,13 @@ def build_bench(
     experiment: Experiment, input_shape: tuple[int, ...], num_classes: int, device: str = "cpu"
 ) -> Workbench:
     """The initial model on a bench that knows what is shared."""
-    return Workbench(build_classifier(experiment, input_shape, num_classes, device), experiment.algorithm.share)
+    bench = Workbench(build_classifier(experiment, input_shape, num_classes, device), experiment.algorithm.share)
+    if experiment.local.batch_size < bench.smallest_batch:
+        raise ConfigError(
+            f"encoder {experiment.model.encoder.kind!r} has BatchNorm, so local.batch_size must be at least "
+            f"{bench.smallest_batch}, got {experiment.local.batch_size}; raise it or use norm = 'group'"
+        )
+    return bench
 
 
 def build_classifier(

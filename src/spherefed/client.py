@@ -86,7 +86,8 @@ class Client:
         reply = TrainReply(
             client=self.id,
             round=request.round,
-            num_examples=len(self.examples),
+            # With BatchNorm one example alone gives no step: that client counts as one without examples.
+            num_examples=len(self.examples) if trained.num_steps else 0,
             effective_steps=steps,
             loss=trained.loss,
             delta=delta,

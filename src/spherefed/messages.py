@@ -72,6 +72,7 @@ class TrainReply:
     client: int
     round: int
     num_examples: int
+    """Examples trained on, by which the reply is weighed; 0 if there was no step."""
     effective_steps: float
     """‖a_k‖₁ of FedNova: the number of local steps, weighted by how far momentum carries each."""
     loss: float

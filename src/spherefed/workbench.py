@@ -12,6 +12,7 @@ from torch import Tensor
 from spherefed.errors import ModelError
 from spherefed.messages import LEARNED_HEAD, ModelState
 from spherefed.nn.classifier import Classifier
+from spherefed.nn.encoders.norm import has_batch_statistics
 from spherefed.tensors import Tensors, mismatch
 
 Part = Literal["all", "encoder", "head"]
@@ -36,6 +37,8 @@ class Workbench:
         self.private = {n: t for n, t in {**self.params, **self.buffers}.items() if n not in shared}
         """What stays with the client: params and buffers that are not shared."""
         self.device = classifier.head.weight.device
+        self.smallest_batch = 2 if has_batch_statistics(classifier) else 1
+        """Fewest examples to train on at once: one example has no variance to be normalised by."""
         self._own_head = classifier.head.weight.detach().clone()
         self._own_private = _cloned(self.private)
 
