@@ -29,6 +29,7 @@ from spherefed.messages import Failure, Reestimate, ReestimateReply, Reply, Requ
 from spherefed.nn.classifier import Classifier
 from spherefed.nn.encoders import SmallNet
 from spherefed.nn.heads import Learned
+from spherefed.recipes.methods import OVERLAYS, methods
 from spherefed.report.reading import read_runs
 from spherefed.rng import Purpose, stream
 from spherefed.runner import Engine, load, run, run_to_end
@@ -342,3 +343,8 @@ def test_a_policy_without_batch_norm_is_refused_before_round_one(policy: BatchSt
     model = Model(encoder=SmallNet(norm="group"), batch_statistics=policy)
     with pytest.raises(ConfigError, match=rf"'{policy}' needs an encoder with BatchNorm, got 'smallnet'"):
         assemble(experiment(model=model, data=Data(held_out=0.2)))
+
+
+def test_a_comparison_keeps_the_policy_for_every_method() -> None:
+    built = methods(reestimated_statistics(), "fedavg", list(OVERLAYS), {})
+    assert {e.model.batch_statistics for e in built.values()} == {"reestimate"}
