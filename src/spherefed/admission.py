@@ -8,10 +8,21 @@ from dataclasses import dataclass, replace
 from math import isfinite
 from typing import TypeVar, cast
 
-from spherefed.messages import EvaluateReply, Failure, MeasureReply, Reply, Request, Traffic, Train, TrainReply
+from spherefed.batch_statistics import moments_fault
+from spherefed.messages import (
+    EvaluateReply,
+    Failure,
+    MeasureReply,
+    ReestimateReply,
+    Reply,
+    Request,
+    Traffic,
+    Train,
+    TrainReply,
+)
 from spherefed.tensors import mismatch, non_finite
 
-R = TypeVar("R", TrainReply, MeasureReply, EvaluateReply)
+R = TypeVar("R", TrainReply, MeasureReply, ReestimateReply, EvaluateReply)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +75,18 @@ def _fault(reply: Reply, kind: type[Reply], request: Request) -> str | None:
         return f"answered round {reply.round} in round {request.round}"
     if reply.num_examples < 0:
         return f"claims {reply.num_examples} examples"
+    return _content_fault(reply, request)
+
+
+def _content_fault(reply: Reply, request: Request) -> str | None:
     match reply:
         case TrainReply():
             assert isinstance(request, Train)
             return _train_fault(reply, request)
         case MeasureReply():
             return f"{name!r} is not finite" if (name := non_finite(reply.moments)) else None
+        case ReestimateReply():
+            return moments_fault(reply.moments, request.model.buffers)
         case EvaluateReply():
             return None if 0 <= reply.correct <= reply.num_examples else f"claims {reply.correct} right answers"
 

@@ -46,7 +46,7 @@ class Algorithm:
 
     @property
     def keeps_memory(self) -> bool:
-        """Whether clients remember anything from round to round."""
+        """Whether the algorithm makes clients remember anything from round to round."""
         return self.share != "all" or not isinstance(self.correction, Uncorrected)
 
     def broadcast(self, model: ModelState, memory: Tensors) -> Tensors:

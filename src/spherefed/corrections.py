@@ -147,7 +147,7 @@ class ModelContrastive:
         if not memory:
             return STRAIGHT
         classifier, encoder = bench.classifier, bench.classifier.encoder
-        states = [_encoder_state(given) for given in ({**request.model.params, **request.model.buffers}, memory)]
+        states = [_encoder_state(given) for given in (bench.copy(), memory)]  # the round's model, as it lies there now
 
         def objective(inputs: Tensor, labels: Tensor) -> Tensor:
             features = classifier.features(inputs)

@@ -12,6 +12,7 @@ import numpy as np
 
 from spherefed.admission import Refusal, admit
 from spherefed.algorithms import Algorithm, combine
+from spherefed.batch_statistics import no_moments, pooled_statistics
 from spherefed.calibration import Calibration, Context, Fact
 from spherefed.errors import CalibrationError, FederationError
 from spherefed.evaluation import Counts
@@ -23,6 +24,8 @@ from spherefed.messages import (
     Measure,
     MeasureReply,
     ModelState,
+    Reestimate,
+    ReestimateReply,
     Reply,
     Request,
     Traffic,
@@ -153,6 +156,31 @@ def calibrate(calibration: Calibration, fleet: Fleet, model: ModelState, context
     solved = calibration.solve(total, context)
     calibrated = model.with_head(solved.weight.to(context.head.dtype))
     return Calibrated(calibrated, dict(solved.facts()), tuple(refused), traffic, total)
+
+
+@dataclass(frozen=True, slots=True)
+class Reestimated:
+    """The model with the running statistics of all examples together."""
+
+    model: ModelState
+    refused: tuple[Refusal, ...]
+    traffic: Traffic
+
+
+def reestimate(fleet: Fleet, model: ModelState, round_index: int) -> Reestimated:
+    """Ask every client once for the moments of its BatchNorm inputs, add them up, replace the running statistics."""
+    request = Reestimate(round_index, model)
+    admitted: list[int] = []
+    refused: list[Refusal] = []
+    traffic = Traffic()
+    total = no_moments(model.buffers)
+    answers = fleet.ask(fleet.clients, request)
+    for reply in admit(
+        answers, ReestimateReply, request, fleet.clients, admitted=admitted, refused=refused, traffic=traffic
+    ):
+        total = {name: moment + reply.moments[name] for name, moment in total.items()}
+    _check_answered(admitted, refused, "re-estimation of running statistics")
+    return Reestimated(model.with_buffers(pooled_statistics(total, model.buffers)), tuple(refused), traffic)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from spherefed.federation import (
     calibrate,
     evaluate_on_clients,
     federate,
+    reestimate,
 )
 from spherefed.messages import LEARNED_HEAD, ModelState
 from spherefed.nn.classifier import Classifier
@@ -122,7 +123,7 @@ def load(run_directory: str | Path, client: int | None = None) -> Classifier:
     data = read_json(path / "dataset.json")
     bench = build_bench(experiment, tuple(data["input_shape"]), len(data["classes"]))
     if bench.private and client is None:
-        raise RunError(f"{path} shares only its {experiment.algorithm.share}: name the client whose model to load")
+        raise RunError(f"{path}: a part of the model stays with each client; name the one whose model to load")
     memory = directory.memory().load(client, before=experiment.rounds) if client is not None else None
     bench.lay(model, under("private", memory) if memory else None)
     return bench.classifier.eval()
@@ -199,17 +200,24 @@ def _calibrated_rounds(
 
 
 def _finish(assembly: Assembly, fleet: Fleet, directory: RunDirectory, model: ModelState) -> None:
-    """Calibrate, evaluate before and after, write the result."""
+    """Re-estimate running statistics, calibrate, evaluate before and after that, write the result."""
     experiment = assembly.experiment
     lines = read_lines(directory.path / "rounds.jsonl")
-    trained = model
     sums: Tensors = {}
-    accuracy = {"trained": _accuracies(assembly, fleet, directory, model)}
-    head = _head_facts(assembly, model)
     traffic = {"train": _per_client([(r["bytes_down"], r["bytes_up"]) for r in lines], fleet)}
     between = [(r["calibrated"]["bytes_down"], r["calibrated"]["bytes_up"]) for r in lines if "calibrated" in r]
     seconds = {"train": sum(r["seconds"] for r in lines)}
     facts = None
+    if experiment.model.batch_statistics == "reestimate":
+        began = time.perf_counter()
+        reestimated = reestimate(fleet, model, experiment.rounds)
+        seconds["reestimate"] = time.perf_counter() - began
+        model = reestimated.model
+        directory.append_ledger(asdict(r) for r in reestimated.refused)
+        traffic["reestimate"] = _per_client([(reestimated.traffic.down, reestimated.traffic.up)], fleet)
+    trained = model
+    accuracy = {"trained": _accuracies(assembly, fleet, directory, model)}
+    head = _head_facts(assembly, model)
     if experiment.calibration is not None:
         began = time.perf_counter()
         calibrated = calibrate(experiment.calibration, fleet, model, assembly.context(model, experiment.rounds))
@@ -299,7 +307,7 @@ def _per_client(pairs: list[tuple[dict[Any, int], dict[Any, int]]], fleet: Fleet
 
 
 def _fleet(assembly: Assembly, engine: Engine, directory: RunDirectory) -> InProcess | Parallel:
-    memory = directory.memory() if assembly.experiment.algorithm.keeps_memory else None
+    memory = directory.memory() if assembly.experiment.keeps_memory else None
     if engine.workers:
         path = None if memory is None else memory.path
         return Parallel(assembly, engine.workers, device=engine.device, data_root=engine.data_root, memory=path)

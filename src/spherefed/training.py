@@ -78,6 +78,7 @@ def train(
 
     `prox_mu` is FedProx's μ: the gradient of (μ/2)‖w − anchor‖², anchored at the round's starting point. `params` are
     the tensors to train, by default all; the others keep their values, though running statistics still follow the data.
+    With BatchNorm no batch has fewer than two examples (`Examples.epoch`), so one example alone gives no step.
     """
     classifier, trained = bench.classifier, bench.params if params is None else params
     weights = list(trained.values())
@@ -88,7 +89,9 @@ def train(
     num_steps = num_seen = 0
     classifier.train()
     for _ in range(local.epochs):
-        for inputs, labels in examples.epoch(local.batch_size, order, augment=augment, device=bench.device):
+        for inputs, labels in examples.epoch(
+            local.batch_size, order, augment=augment, device=bench.device, smallest=bench.smallest_batch
+        ):
             value = loss(classifier(inputs), labels) if bend.objective is None else bend.objective(inputs, labels)
             gradient: Gradient = torch.autograd.grad(value, weights, allow_unused=True, materialize_grads=True)
             with torch.no_grad():
