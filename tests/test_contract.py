@@ -5,6 +5,8 @@ held to the contract without a change here; every pair of values is met in the d
 long one.
 """
 
+import functools
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, product
@@ -15,9 +17,10 @@ import pytest
 import torch
 
 from spherefed.algorithms import Algorithm, moon
-from spherefed.assembly import assemble
+from spherefed.assembly import Assembly, assemble
 from spherefed.calibration import Calibration, Ccvr, Oracle
 from spherefed.calibration.refit import Refit
+from spherefed.data import sources
 from spherefed.data.partition import Dirichlet
 from spherefed.engines.local import InProcess
 from spherefed.errors import SpherefedError
@@ -36,6 +39,7 @@ from spherefed.tensors import digest
 from spherefed.training import LocalTraining
 
 ROUNDS = 5
+LOAD = functools.cache(sources.load)
 CHANCE = 0.1
 
 # The axes
@@ -124,7 +128,7 @@ ALL = [
     *(pytest.param(p, id=name_of(p)) for p in PAIRWISE),
     *(pytest.param(p, id=name_of(p), marks=pytest.mark.soak) for p in RARE),
 ]
-ON_WORKERS = PAIRWISE[:: len(PAIRWISE) // 2]
+ON_WORKERS = [next(p for p in PAIRWISE if p[0] == base and p[4] is not None) for base in ("scaffold", "fedadam")]
 
 
 def test_the_pairwise_set_meets_every_pair_and_is_much_smaller_than_the_product() -> None:
@@ -136,6 +140,13 @@ def test_the_pairwise_set_meets_every_pair_and_is_much_smaller_than_the_product(
 
 
 # The contract
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What takes a third of a small run and is not looked at here: parsing digits, waiting for the disk."""
+    monkeypatch.setattr(sources, "load", LOAD)
+    monkeypatch.setattr(os, "fsync", lambda handle: None)
 
 
 @pytest.mark.parametrize("point", ALL)
@@ -164,11 +175,10 @@ def test_a_point_does_not_depend_on_workers(point: Point, tmp_path: Path) -> Non
     e = replace(experiment(point), rounds=2)
     outcomes = []
     for workers in (0, 2):
-        path = tmp_path / str(workers)
+        path, allowed = tmp_path / str(workers), SpherefedError if may_diverge(point) else ()
         try:
             run_to_end(e, path, engine=Engine(workers=workers))
-        except SpherefedError as error:
-            assert may_diverge(point), error
+        except allowed as error:
             outcomes.append(str(error))
         else:
             outcomes.append(str(outcome(path)))
@@ -194,7 +204,8 @@ def learns(point: Point, path: Path) -> None:
     e, setting = experiment(point), SETTINGS[point[3].kind, point[2]]
     checkpoint = RunDirectory(path).load_checkpoint()
     assert checkpoint is not None
-    before, after = (training_loss(e, model) for model in (None, checkpoint.model))
+    assembly = assemble(e)
+    before, after = (training_loss(assembly, model) for model in (assembly.initial(), checkpoint.model))
     assert after < setting.falls_to * before, f"from {before:.4f} to {after:.4f}"
     accuracy = RunDirectory(path).result()["accuracy"]
     assert set(accuracy) == {"trained", *(["calibrated"] if e.calibration else [])}
@@ -202,13 +213,12 @@ def learns(point: Point, path: Path) -> None:
         assert found[GLOBAL_TEST] > 2 * CHANCE, stage
 
 
-def training_loss(e: Experiment, model: ModelState | None) -> float:
+def training_loss(assembly: Assembly, model: ModelState) -> float:
     """What the federation minimises: the loss of the global model over everybody's training examples."""
-    assembly = assemble(e)
-    assembly.bench.lay(model or assembly.initial())
+    assembly.bench.lay(model)
     ((inputs, labels),) = assembly.dataset.train.in_order(1000, device=torch.device("cpu"))
     with torch.no_grad():
-        return float(e.loss(assembly.bench.classifier.eval()(inputs), labels))
+        return float(assembly.experiment.loss(assembly.bench.classifier.eval()(inputs), labels))
 
 
 def outcome(path: Path) -> tuple[Any, ...]:
@@ -255,12 +265,9 @@ class Watched:
 
 @pytest.mark.parametrize("overlay", ["babu", "spherefed"])
 @pytest.mark.parametrize("head", [head for head in get_args(Head) if head is not Learned], ids=lambda head: head.kind)
-@pytest.mark.parametrize("base", ["fedavg", "scaffold"])
-def test_a_fixed_head_is_the_same_on_all_clients_and_not_transmitted_in_any_round(
-    base: str, head: type, overlay: str
-) -> None:
-    on = experiment((base, Learned, False, CrossEntropy, None))
-    laid = OVERLAYS[overlay](on)
+def test_a_fixed_head_is_the_same_on_all_clients_and_not_transmitted_in_any_round(head: type, overlay: str) -> None:
+    # SCAFFOLD, because it sends more than a model.
+    laid = OVERLAYS[overlay](experiment(("scaffold", Learned, False, CrossEntropy, None)))
     e = replace(laid, model=replace(laid.model, head=SMALLER.get(head) or head()))
     assembly, elsewhere = assemble(e), assemble(e)
     weight = assembly.bench.classifier.head.weight.detach().clone()
