@@ -57,7 +57,7 @@ class Trained:
 
     num_steps: int
     loss: float
-    """Mean over the examples seen; 0 if there were none."""
+    """Mean of the loss alone, without what holds a client back or bends it, over the examples seen; 0 if none."""
 
 
 def train(
@@ -92,8 +92,10 @@ def train(
         for inputs, labels in examples.epoch(
             local.batch_size, order, augment=augment, device=bench.device, smallest=bench.smallest_batch
         ):
-            value = loss(classifier(inputs), labels) if bend.objective is None else bend.objective(inputs, labels)
-            gradient: Gradient = torch.autograd.grad(value, weights, allow_unused=True, materialize_grads=True)
+            features = classifier.features(inputs)
+            value = loss(classifier.head(features), labels)
+            whole = value if bend.penalty is None else value + bend.penalty(inputs, features)
+            gradient: Gradient = torch.autograd.grad(whole, weights, allow_unused=True, materialize_grads=True)
             with torch.no_grad():
                 if linear is not None:
                     gradient = torch._foreach_add(gradient, linear)
