@@ -4,7 +4,7 @@ The same checks serve every engine: a reply from a process on this machine is tr
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite
 from typing import TypeVar, cast
 
@@ -40,12 +40,14 @@ def admit(
     request: Request,
     asked: Sequence[int],
     *,
+    admitted: list[int],
     refused: list[Refusal],
     traffic: Traffic,
 ) -> Iterator[R]:
-    """Let through the replies that count, one per client; the rest goes to `refused`."""
+    """Let through the replies that count, one per client; whose they were goes to `admitted`, the rest to `refused`."""
     expected = set(asked)
     waiting = set(asked)
+    late: set[int] = set()
     for client in asked:
         traffic.sent(client, request)
     for answer in answers:
@@ -57,9 +59,13 @@ def admit(
         if cause is not None:
             refused.append(Refusal(request.round, answer.client, cause))
         else:
-            yield cast(R, answer)
-        waiting.discard(answer.client)
-    refused.extend(Refusal(request.round, client, "did not answer") for client in sorted(waiting))
+            admitted.append(answer.client)
+            yield cast(R, _in_order(answer, request))
+        if isinstance(answer, Failure) or answer.round == request.round:
+            waiting.discard(answer.client)
+        else:  # an answer to another round: the right one may still come
+            late.add(answer.client)
+    refused.extend(Refusal(request.round, client, "did not answer") for client in sorted(waiting - late))
 
 
 def _fault(reply: Reply, kind: type[Reply], request: Request) -> str | None:
@@ -83,6 +89,18 @@ def _content_fault(reply: Reply, request: Request) -> str | None:
             return moments_fault(reply.moments, request.model.buffers)
         case EvaluateReply():
             return None if 0 <= reply.correct <= reply.num_examples else f"claims {reply.correct} right answers"
+
+
+def _in_order(reply: Reply | Failure, request: Request) -> Reply | Failure:
+    """The reply with its tensors in the request's order, because sums go by position; a transport may have shuffled."""
+    if not (isinstance(reply, TrainReply) and isinstance(request, Train)):
+        return reply
+    return replace(
+        reply,
+        delta={name: reply.delta[name] for name in request.model.params},
+        buffers={name: reply.buffers[name] for name in request.model.buffers},
+        extra={name: reply.extra[name] for name in request.extra},
+    )
 
 
 def _train_fault(reply: TrainReply, request: Train) -> str | None:

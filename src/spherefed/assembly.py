@@ -159,6 +159,10 @@ def load_data(experiment: Experiment, data_root: str | None) -> Dataset:
     if wanted.validation:
         rng = stream(experiment.seed, Purpose.SPLIT)
         kept, validation = hold_out(len(data.train), wanted.validation, rng)
+        if not len(validation):
+            raise ConfigError(
+                f"data.validation {wanted.validation} of {len(data.train)} examples leaves none to test on"
+            )
         data = replace(data, train=data.train.take(kept), test=data.train.take(validation))
     return data
 

@@ -71,7 +71,7 @@ class Client:
 
     def _train(self, request: Train, memory: Memory) -> tuple[TrainReply, Memory | None]:
         bench, duties, remembered = self.bench, self.duties, under("correction", memory)
-        bend = duties.correction.start(bench, request, duties.loss, remembered)
+        bend = duties.correction.start(bench, request, remembered)
         # Where FedProx meets a private part, that part is anchored at its own start of the round.
         anchor = request.model.params if not bench.private else {**bench.read_private(), **request.model.params}
         order = stream(duties.seed, Purpose.BATCHES, request.round, self.id)

@@ -14,7 +14,7 @@ from typing import Any
 
 from spherefed.algorithms import Algorithm
 from spherefed.batch_statistics import BatchStatistics
-from spherefed.calibration import Calibration, Ffc
+from spherefed.calibration import Calibration, Ffc, FfcGcv
 from spherefed.data.partition import Dirichlet, Partitioner
 from spherefed.errors import ConfigError
 from spherefed.losses import CrossEntropy, Loss
@@ -120,8 +120,10 @@ class Experiment:
             raise ConfigError(f"calibration needs a model that all clients share, got algorithm.share = {share!r}")
         if personal is not None and not self.data.held_out:
             raise ConfigError("personalization is evaluated on clients' own examples: data.held_out must be above 0")
-        if isinstance(personal, BlendedFfc) and not isinstance(self.calibration, Ffc):
-            raise ConfigError("personalization 'blended-ffc' needs calibration 'ffc', whose sums it blends in")
+        if isinstance(personal, BlendedFfc) and not isinstance(self.calibration, Ffc | FfcGcv):
+            raise ConfigError(
+                "personalization 'blended-ffc' needs calibration 'ffc' or 'ffc-gcv', whose sums it blends in"
+            )
 
         self._check_batch_statistics()
 

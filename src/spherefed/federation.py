@@ -14,10 +14,10 @@ from spherefed.admission import Refusal, admit
 from spherefed.algorithms import Algorithm, combine
 from spherefed.batch_statistics import no_moments, pooled_statistics
 from spherefed.calibration import Calibration, Context, Fact
-from spherefed.consistency import HEAD
 from spherefed.errors import CalibrationError, FederationError
 from spherefed.evaluation import Counts
 from spherefed.messages import (
+    LEARNED_HEAD,
     Evaluate,
     EvaluateReply,
     Failure,
@@ -90,16 +90,17 @@ def federate(
     for t in range(start, plan.rounds):
         request = opening(plan, t, model, memory)
         chosen = sample(fleet.clients, plan.cohort, stream(plan.seed, Purpose.COHORT, t))
+        admitted: list[int] = []
         refused: list[Refusal] = []
         traffic = Traffic()
         answers = fleet.ask(chosen, request)
-        replies = admit(answers, TrainReply, request, chosen, refused=refused, traffic=traffic)
+        replies = admit(answers, TrainReply, request, chosen, admitted=admitted, refused=refused, traffic=traffic)
         rule = plan.algorithm
-        head = model.params.get(HEAD)
+        head = model.params.get(LEARNED_HEAD)
         combined = combine(replies, normalize_steps=rule.normalize_steps, weigh=rule.weigh, head=head)
-        _check_answered(len(chosen), refused, f"round {t}")
+        _check_answered(admitted, refused, f"round {t}")
         if combined is None:  # a cohort without a single example moves nothing
-            yield Round(t, request.lr, model, memory, 0, 0.0, tuple(chosen), tuple(refused), traffic)
+            yield Round(t, request.lr, model, memory, 0, 0.0, tuple(admitted), tuple(refused), traffic)
             continue
         update, memory = rule.step(combined, memory, len(fleet.clients))
         model = model.moved(update, combined.buffers)
@@ -138,16 +139,19 @@ class Calibrated:
 def calibrate(calibration: Calibration, fleet: Fleet, model: ModelState, context: Context) -> Calibrated:
     """Ask every client for its moments once, add them up while they arrive, solve for the head."""
     request = Measure(context.round, model)
+    admitted: list[int] = []
     refused: list[Refusal] = []
     traffic = Traffic()
     total: Tensors | None = None
     answers = fleet.ask(fleet.clients, request)
-    for reply in admit(answers, MeasureReply, request, fleet.clients, refused=refused, traffic=traffic):
+    replies = admit(answers, MeasureReply, request, fleet.clients, admitted=admitted, refused=refused, traffic=traffic)
+    for reply in replies:
         try:
             total = calibration.merge(total, reply.moments, context)
         except CalibrationError as error:
+            admitted.remove(reply.client)
             refused.append(Refusal(context.round, reply.client, str(error)))
-    _check_answered(len(fleet.clients), refused, "calibration")
+    _check_answered(admitted, refused, "calibration")
     assert total is not None
     solved = calibration.solve(total, context)
     calibrated = model.with_head(solved.weight.to(context.head.dtype))
@@ -166,13 +170,16 @@ class Reestimated:
 def reestimate(fleet: Fleet, model: ModelState, round_index: int) -> Reestimated:
     """Ask every client once for the moments of its BatchNorm inputs, add them up, replace the running statistics."""
     request = Reestimate(round_index, model)
+    admitted: list[int] = []
     refused: list[Refusal] = []
     traffic = Traffic()
     total = no_moments(model.buffers)
     answers = fleet.ask(fleet.clients, request)
-    for reply in admit(answers, ReestimateReply, request, fleet.clients, refused=refused, traffic=traffic):
+    for reply in admit(
+        answers, ReestimateReply, request, fleet.clients, admitted=admitted, refused=refused, traffic=traffic
+    ):
         total = {name: moment + reply.moments[name] for name, moment in total.items()}
-    _check_answered(len(fleet.clients), refused, "re-estimation of running statistics")
+    _check_answered(admitted, refused, "re-estimation of running statistics")
     return Reestimated(model.with_buffers(pooled_statistics(total, model.buffers)), tuple(refused), traffic)
 
 
@@ -194,7 +201,7 @@ def evaluate_on_clients(
     refused: list[Refusal] = []
     traffic = Traffic()
     answers = fleet.ask(fleet.clients, request)
-    replies = admit(answers, EvaluateReply, request, fleet.clients, refused=refused, traffic=traffic)
+    replies = admit(answers, EvaluateReply, request, fleet.clients, admitted=[], refused=refused, traffic=traffic)
     counts = {r.client: Counts(r.correct, r.num_examples) for r in replies}
     return LocalCounts(tuple(counts), tuple(counts.values()), tuple(refused), traffic)
 
@@ -207,9 +214,7 @@ def sample(clients: Sequence[int], cohort: int | None, rng: np.random.Generator)
     return [clients[position] for position in sorted(chosen.tolist())]
 
 
-def _check_answered(num_asked: int, refused: Sequence[Refusal], when: str) -> None:
-    if num_asked and len({r.client for r in refused}) >= num_asked:
+def _check_answered(admitted: Sequence[int], refused: Sequence[Refusal], when: str) -> None:
+    if refused and not admitted:
         first = refused[0]
-        raise FederationError(
-            f"{when}: none of the {num_asked} clients asked gave a usable reply; client {first.client}: {first.cause}"
-        )
+        raise FederationError(f"{when}: no client gave a usable reply; client {first.client}: {first.cause}")

@@ -59,8 +59,9 @@ class RunDirectory:
         partition: Partition,
     ) -> None:
         """Start a new run; an existing one is never overwritten."""
-        if (self.path / "experiment.json").exists():
-            raise RunError(f"{self.path} holds a run already; use --resume to go on with it, or another --out")
+        for name in ("experiment.json", "checkpoint.safetensors", "rounds.jsonl"):
+            if (self.path / name).exists():
+                raise RunError(f"{self.path} holds a run already; use --resume to go on with it, or another --out")
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -126,9 +127,12 @@ class RunDirectory:
             next_round, checkpoint = 0, None
         else:
             tensors, metadata = read_tensors(path)
-            next_round = int(metadata["next_round"])
             memory = {n.removeprefix("server."): t for n, t in tensors.items() if n.startswith("server.")}
-            model = ModelState.from_tensors({n: t for n, t in tensors.items() if not n.startswith("server.")})
+            try:
+                next_round = int(metadata["next_round"])
+                model = ModelState.from_tensors({n: t for n, t in tensors.items() if not n.startswith("server.")})
+            except (KeyError, ValueError) as error:
+                raise RunError(f"{path} is no checkpoint: {error}") from error
             checkpoint = Checkpoint(next_round, model, memory)
         self.memory().rewind(next_round)
         for name in ("rounds.jsonl", "ledger.jsonl"):
@@ -158,7 +162,7 @@ class RunDirectory:
 def read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, json.JSONDecodeError) as error:
+    except (OSError, ValueError) as error:  # ValueError: neither text nor JSON
         raise RunError(f"{path} cannot be read: {error}") from error
 
 
@@ -169,7 +173,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     lines = path.read_bytes().split(b"\n")[:-1]
     try:
         return [json.loads(line) for line in lines]
-    except json.JSONDecodeError as error:
+    except ValueError as error:
         raise RunError(f"{path} is damaged: {error}") from error
 
 

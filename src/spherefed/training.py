@@ -5,6 +5,7 @@ client's whole round.
 """
 
 from dataclasses import dataclass, replace
+from math import isfinite
 
 import numpy as np
 import torch
@@ -36,8 +37,8 @@ class LocalTraining:
     weight_decay: float = 1e-5
 
     def __post_init__(self) -> None:
-        if not self.lr > 0:
-            raise ConfigError(f"local.lr must be positive, got {self.lr}")
+        if not (self.lr > 0 and isfinite(self.lr)):
+            raise ConfigError(f"local.lr must be a positive number, got {self.lr}")
         if self.head_epochs < 0:
             raise ConfigError(f"local.head_epochs must not be negative, got {self.head_epochs}")
         if self.epochs < 1 or self.batch_size < 1:
@@ -46,8 +47,8 @@ class LocalTraining:
             )
         if not 0 <= self.momentum < 1:
             raise ConfigError(f"local.momentum must be in [0, 1), got {self.momentum}")
-        if self.weight_decay < 0:
-            raise ConfigError(f"local.weight_decay must not be negative, got {self.weight_decay}")
+        if not (self.weight_decay >= 0 and isfinite(self.weight_decay)):
+            raise ConfigError(f"local.weight_decay must be a number and not negative, got {self.weight_decay}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ class Trained:
 
     num_steps: int
     loss: float
-    """Mean over the examples seen; 0 if there were none."""
+    """Mean of the loss alone, without what holds a client back or bends it, over the examples seen; 0 if none."""
 
 
 def train(
@@ -91,8 +92,10 @@ def train(
         for inputs, labels in examples.epoch(
             local.batch_size, order, augment=augment, device=bench.device, smallest=bench.smallest_batch
         ):
-            value = loss(classifier(inputs), labels) if bend.objective is None else bend.objective(inputs, labels)
-            gradient: Gradient = torch.autograd.grad(value, weights, allow_unused=True, materialize_grads=True)
+            features = classifier.features(inputs)
+            value = loss(classifier.head(features), labels)
+            whole = value if bend.penalty is None else value + bend.penalty(inputs, features)
+            gradient: Gradient = torch.autograd.grad(whole, weights, allow_unused=True, materialize_grads=True)
             with torch.no_grad():
                 if linear is not None:
                     gradient = torch._foreach_add(gradient, linear)

@@ -54,17 +54,21 @@ class Workbench:
 
         A calibrated head takes precedence.
         """
-        for given, mine in ((model.params, self.shared_params), (model.buffers, self.shared_buffers)):
-            if given.keys() != mine.keys():
-                raise ModelError(f"the model that was sent does not fit this client's: {mismatch(given, mine)}")
+        head = {"weight": self.classifier.head.weight}
+        parts = [
+            (model.params, self.shared_params),
+            (model.buffers, self.shared_buffers),
+            (private or self._own_private, self.private),
+        ]
+        if model.head is not None:
+            parts.append((model.head, head))
+        for given, mine in parts:
+            if fault := mismatch(given, mine):
+                raise ModelError(f"the model that was sent does not fit this client's: {fault}")
             _copy(mine, given)
-        _copy(self.private, private or self._own_private)
+        if model.head is None and not self.classifier.head.learned:
+            _copy(head, {"weight": self._own_head})
         _copy(self._counters, self._own_counters)  # else they would count the clients that were here before
-        with torch.no_grad():
-            if model.head is not None:
-                self.classifier.head.weight.copy_(model.head["weight"])
-            elif not self.classifier.head.learned:
-                self.classifier.head.weight.copy_(self._own_head)
 
     def head_of(self, model: ModelState) -> Tensor:
         """The head with which this state classifies, (C, l): calibrated, learned, or the bench's fixed one."""
