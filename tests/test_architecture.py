@@ -27,7 +27,7 @@ ROWS = [
         "memory",
         "client",
     ],
-    ["server_optimizers", "consistency", "algorithms", "admission", "schedules", "federation"],
+    ["server_optimizers", "consistency", "algorithms", "admission", "schedules", "federation", "gathering"],
     ["experiment", "assembly"],
     ["engines"],
     ["runs", "environment", "runner"],

@@ -22,8 +22,9 @@ from spherefed.engines.local import InProcess
 from spherefed.errors import ConfigError, RunError
 from spherefed.evaluation import PERSONAL_TEST_BY_CLIENTS, PERSONAL_TEST_BY_SAMPLES
 from spherefed.experiment import Data, Experiment, Model
-from spherefed.federation import federate, opening, reestimate
+from spherefed.federation import federate, opening
 from spherefed.files import read_tensors
+from spherefed.gathering import reestimate
 from spherefed.losses import CrossEntropy
 from spherefed.messages import Failure, Reestimate, ReestimateReply, Reply, Request, TrainReply
 from spherefed.nn.classifier import Classifier

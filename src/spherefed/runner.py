@@ -16,16 +16,8 @@ from spherefed.environment import environment
 from spherefed.errors import ConfigError, DataError, RunError
 from spherefed.evaluation import GLOBAL_TEST, Counts, count, local_accuracies, spread_over_clients
 from spherefed.experiment import Experiment, read
-from spherefed.federation import (
-    Calibrated,
-    Fleet,
-    LocalCounts,
-    Round,
-    calibrate,
-    evaluate_on_clients,
-    federate,
-    reestimate,
-)
+from spherefed.federation import Fleet, Round, federate
+from spherefed.gathering import Calibrated, LocalCounts, calibrate, evaluate_on_clients, reestimate
 from spherefed.messages import LEARNED_HEAD, ModelState
 from spherefed.nn.classifier import Classifier
 from spherefed.nn.prototypes import coherence
