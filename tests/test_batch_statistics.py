@@ -20,7 +20,7 @@ from spherefed.data.partition import Dirichlet, Stored
 from spherefed.data.partition_file import write_parts
 from spherefed.engines.local import InProcess
 from spherefed.errors import ConfigError, RunError
-from spherefed.evaluation import PERSONAL_TEST_BY_CLIENTS, PERSONAL_TEST_BY_SAMPLES
+from spherefed.evaluation import GLOBAL_TEST, PERSONAL_TEST_BY_CLIENTS, PERSONAL_TEST_BY_SAMPLES
 from spherefed.experiment import Data, Experiment, Model
 from spherefed.federation import federate, opening
 from spherefed.files import read_tensors
@@ -32,6 +32,7 @@ from spherefed.nn.encoders import SmallNet
 from spherefed.nn.heads import Learned
 from spherefed.recipes.methods import OVERLAYS, methods
 from spherefed.report.reading import read_runs
+from spherefed.report.summary import summarize
 from spherefed.rng import Purpose, stream
 from spherefed.runner import Engine, load, run, run_to_end
 from spherefed.runs import RunDirectory, read_lines
@@ -349,3 +350,13 @@ def test_a_policy_without_batch_norm_is_refused_before_round_one(policy: BatchSt
 def test_a_comparison_keeps_the_policy_for_every_method() -> None:
     built = methods(reestimated_statistics(), "fedavg", list(OVERLAYS), {})
     assert {e.model.batch_statistics for e in built.values()} == {"reestimate"}
+
+
+def test_runs_without_a_global_model_are_summarised_by_what_they_have(tmp_path: Path) -> None:
+    run_to_end(local_statistics(), tmp_path / "local")
+    summary = summarize([tmp_path / "local"])
+    assert summary.notes[0] == f"Accuracy is {PERSONAL_TEST_BY_SAMPLES}: not every run has {GLOBAL_TEST}."
+    assert len(summary.rows) == 1
+    run_to_end(experiment(), tmp_path / "average")
+    with pytest.raises(RunError, match="local has no accuracy"):  # nothing in common
+        summarize([tmp_path])
