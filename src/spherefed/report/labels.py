@@ -15,6 +15,7 @@ Experiment = Mapping[str, Any]
 
 _CALIBRATIONS = {"ffc": "FFC", "ffc-gcv": "FFC (GCV)", "ccvr": "CCVR", "oracle": "oracle"}
 _CORRECTIONS = {"scaffold": "SCAFFOLD", "feddyn": "FedDyn", "moon": "MOON"}
+_PERSONALIZATIONS = {"local-ffc": "local FFC", "blended-ffc": "blended FFC"}
 _SHARES = {"encoder": "FedRep", "head": "LG-FedAvg"}
 
 
@@ -50,15 +51,11 @@ def is_plain(experiment: Experiment) -> bool:
     return _switches(experiment) == ("learned", False, "ce")
 
 
-def stage_names(experiment: Experiment) -> tuple[str, str]:
-    """What the model is called as trained, and after calibration."""
-    base, calibration = base_name(experiment), kind_of(experiment.get("calibration"))
-    suffix = _CALIBRATIONS.get(calibration, calibration)
+def method_name(experiment: Experiment) -> str:
+    """The base algorithm and what is laid over it in training."""
+    base = base_name(experiment)
     if is_spherefed(experiment):
-        name = "SphereFed" if base == "FedAvg" else f"{base} + SphereFed"
-        if calibration == "none":
-            return f"{name} without FFC", name
-        return f"{name} before {suffix}", name if calibration == "ffc" else f"{name} with {suffix}"
+        return "SphereFed" if base == "FedAvg" else f"{base} + SphereFed"
     head, normalize, loss = _switches(experiment)
     name = f"{base} + BABU" if head == "random" else base
     extras = [
@@ -66,8 +63,30 @@ def stage_names(experiment: Experiment) -> tuple[str, str]:
         *([f"{head} head"] if head not in ("learned", "random") else []),
         *(["unit features"] if normalize else []),
     ]
-    name = ", ".join([name, *extras])
-    return name, f"{name} + {suffix}"
+    return ", ".join([name, *extras])
+
+
+def stage_names(experiment: Experiment) -> tuple[str, str]:
+    """What the model is called as trained, and after calibration."""
+    name, calibration = method_name(experiment), kind_of(experiment.get("calibration"))
+    suffix = _CALIBRATIONS.get(calibration, calibration)
+    if not is_spherefed(experiment):
+        return name, f"{name} + {suffix}"
+    if calibration == "none":
+        return f"{name} without FFC", name
+    return f"{name} before {suffix}", name if calibration == "ffc" else f"{name} with {suffix}"
+
+
+def personal_name(experiment: Experiment) -> str:
+    """What the clients' own models are called.
+
+    >>> personal_name({"personalization": {"kind": "fine-tune", "part": "head"}})
+    'FedAvg + fine-tuning of the head'
+    """
+    kind = kind_of(experiment.get("personalization"))
+    part = _at(experiment, "personalization.part", "all")
+    named = {"fine-tune": "fine-tuning" if part == "all" else f"fine-tuning of the {part}"} | _PERSONALIZATIONS
+    return method_name(experiment) + ("" if kind == "none" else f" + {named.get(kind, kind)}")
 
 
 def distinguish(name: str, experiments: Sequence[Experiment]) -> list[str]:
