@@ -14,6 +14,7 @@ ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("**/*.md"))]
 SHRINK = {
     "run": ["--set", "rounds=1", "--set", "local.epochs=1"],
+    "personalize": ["--set", "rounds=1", "--set", "local.epochs=1"],
     "compare": ["--set", "rounds=1", "--set", "local.epochs=1"],
 }
 

@@ -16,6 +16,7 @@ Experiment = Mapping[str, Any]
 _CALIBRATIONS = {"ffc": "FFC", "ffc-gcv": "FFC (GCV)", "ccvr": "CCVR", "oracle": "oracle"}
 _CORRECTIONS = {"scaffold": "SCAFFOLD", "feddyn": "FedDyn", "moon": "MOON"}
 _PERSONALIZATIONS = {"local-ffc": "local FFC", "blended-ffc": "blended FFC"}
+_SERVERS = {"adam": "FedAdam", "yogi": "FedYogi", "adagrad": "FedAdagrad"}
 _SHARES = {"encoder": "FedRep", "head": "LG-FedAvg"}
 
 
@@ -25,7 +26,7 @@ def base_name(experiment: Experiment) -> str:
     >>> base_name({"algorithm": {"prox_mu": 0.01, "server": {"kind": "sgd", "lr": 1.0, "momentum": 0.0}}})
     'FedProx'
     >>> base_name({"algorithm": {"server": {"kind": "adam", "lr": 0.01}}})
-    'FedOpt (adam)'
+    'FedAdam'
     """
     correction = kind_of(_at(experiment, "algorithm.correction", "none"))
     share = str(_at(experiment, "algorithm.share", "all"))
@@ -36,7 +37,9 @@ def base_name(experiment: Experiment) -> str:
         parts.append("FedNova")
     server = kind_of(_at(experiment, "algorithm.server", "sgd"))
     momentum = _at(experiment, "algorithm.server.momentum", 0.0) if server == "sgd" else 0.0
-    if server != "sgd" or momentum or _at(experiment, "algorithm.server.lr", 1.0) != 1.0:
+    if server in _SERVERS:
+        parts.append(_SERVERS[server])
+    elif server != "sgd" or momentum or _at(experiment, "algorithm.server.lr", 1.0) != 1.0:
         parts.append(f"FedOpt ({server}{' momentum' if momentum else ''})")
     return " + ".join(parts) or "FedAvg"
 
