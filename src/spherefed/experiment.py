@@ -152,6 +152,12 @@ class Experiment:
         """SHA-256 of the plain form: equal digests mean equal experiments."""
         return hashlib.sha256(json.dumps(to_plain(self), sort_keys=True).encode()).hexdigest()
 
+    def training(self) -> "Experiment":
+        """This experiment as far as its rounds go; those of two experiments with equal ones are equal to the bit."""
+        if self.calibrate_every is not None:  # then the rounds depend on the calibration
+            return replace(self, personalization=None)
+        return replace(self, calibration=None, personalization=None)
+
     def with_seed(self, seed: int) -> "Experiment":
         return replace(self, seed=seed)
 

@@ -68,7 +68,7 @@ def run(
     """Run to the end, yielding after each round; the outcome is in the run directory.
 
     Stopping the iteration (or Ctrl-C) leaves a checkpoint of the last whole round to resume from. `trained` is a
-    finished run that differs at most in its calibration: its rounds are taken over instead of run again.
+    finished run with the same training (`Experiment.training`): its rounds are taken over instead of run again.
     """
     engine = engine or Engine()
     directory = RunDirectory(out)

@@ -13,9 +13,8 @@ result.json             accuracies, calibration, traffic, times; exists only whe
 """
 
 import json
-import shutil
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -90,9 +89,10 @@ class RunDirectory:
             )
 
     def adopt_rounds(self, other: "RunDirectory", experiment: Experiment) -> None:
-        """Take over the rounds of a finished run of the same training."""
-        ours, theirs = (replace(e, calibration=None, personalization=None) for e in (experiment, read(other.path)))
-        if not other.finished or ours != theirs:
+        """Take over the rounds of a finished run of the same training; what clients remember is never taken over."""
+        if experiment.algorithm.keeps_memory:
+            raise RunError(f"{self.path}: its clients remember their rounds, so rounds of another run cannot be used")
+        if not other.finished or experiment.training() != read(other.path).training():
             raise RunError(
                 f"{other.path} is not a finished run of the same training, so its rounds cannot be taken over"
             )
@@ -100,8 +100,6 @@ class RunDirectory:
         _append(self.path / "ledger.jsonl", ledger)
         _append(self.path / "rounds.jsonl", read_lines(other.path / "rounds.jsonl"))
         write_bytes(self.path / "checkpoint.safetensors", (other.path / "checkpoint.safetensors").read_bytes())
-        if other.memory().path.is_dir():
-            shutil.copytree(other.memory().path, self.memory().path)
 
     def append_round(self, line: Mapping[str, Any], refused: Iterable[Mapping[str, Any]]) -> None:
         _append(self.path / "ledger.jsonl", refused)

@@ -105,14 +105,15 @@ def on_base(experiment: Experiment, base: str) -> Experiment:
 def methods(experiment: Experiment, base: str, overlays: Sequence[str], tuned: Settings) -> dict[str, Experiment]:
     """The base and each overlay on it, by name, with tuned values where there are some."""
     on = on_base(experiment, base)
-    built = {base: _tuned(plain(on), tuned.get(base, {}))}
+    built = {base: tuned_by(plain(on), tuned.get(base, {}))}
     for overlay in overlays:
         if overlay not in OVERLAYS:
             raise ConfigError(f"unknown overlay {overlay!r}; {nearest(overlay, OVERLAYS)}")
         key = base if overlay in CALIBRATES else f"{base}+{overlay}"
-        built[f"{base}+{overlay}"] = _tuned(OVERLAYS[overlay](on), tuned.get(key, {}))
+        built[f"{base}+{overlay}"] = tuned_by(OVERLAYS[overlay](on), tuned.get(key, {}))
     return built
 
 
-def _tuned(experiment: Experiment, values: Mapping[str, float]) -> Experiment:
+def tuned_by(experiment: Experiment, values: Mapping[str, float]) -> Experiment:
+    """The experiment with tuned values by path."""
     return changed(experiment, [f"{path}={value!r}" for path, value in values.items()])
