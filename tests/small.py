@@ -13,7 +13,8 @@ from spherefed.data.partition import Iid
 from spherefed.data.sources import Dataset
 from spherefed.engines.local import InProcess
 from spherefed.experiment import Experiment, Model
-from spherefed.federation import Calibrated, Fleet, calibrate
+from spherefed.federation import Fleet
+from spherefed.gathering import Calibrated, calibrate
 from spherefed.losses import MeanSquares
 from spherefed.messages import ModelState
 from spherefed.nn.encoders import Mlp

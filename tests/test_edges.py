@@ -199,14 +199,16 @@ def test_training_that_diverges_is_a_typed_error_that_names_a_client(tmp_path: P
         run_to_end(experiment, tmp_path / "run")
 
 
-def test_a_client_whose_model_cannot_train_on_one_example_goes_to_the_ledger(
+def test_a_client_with_one_example_is_no_batch_for_batchnorm_and_moves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     encode_with(monkeypatch, lambda: nn.Sequential(nn.Flatten(), nn.Linear(6, 8), nn.BatchNorm1d(8)))
     experiment = on(tmp_path, blobs(num_train=9), partition=Iid(clients=6), rounds=1, calibration=None)
     finished(experiment, tmp_path / "run")
     sizes = assemble(experiment).partition.sizes
-    assert ledger(tmp_path / "run") == [(0, k) for k in range(6) if sizes[k] == 1]
+    assert ledger(tmp_path / "run") == []
+    line = json.loads((tmp_path / "run" / "rounds.jsonl").read_text())
+    assert line["num_examples"] == sizes[sizes > 1].sum() < sizes.sum()
 
 
 @pytest.mark.parametrize(

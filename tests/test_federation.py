@@ -13,7 +13,8 @@ from spherefed.algorithms import Algorithm, Combined, combine, fedavg
 from spherefed.assembly import Assembly
 from spherefed.calibration import Ffc
 from spherefed.errors import ConfigError, FederationError
-from spherefed.federation import Fleet, Plan, Round, evaluate_on_clients, federate, sample
+from spherefed.federation import Fleet, Plan, Round, federate, sample
+from spherefed.gathering import evaluate_on_clients
 from spherefed.messages import EvaluateReply, Failure, MeasureReply, ModelState, Reply, Request, TrainReply
 from spherefed.rng import Purpose, stream
 from spherefed.schedules import Constant, Cosine, MultiStep, Schedule

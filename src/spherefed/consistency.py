@@ -4,8 +4,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-HEAD = "head.weight"
-
 
 class Consistency:
     """Mean cosine and mean norm difference of W_c over classes c and pairs of clients.

@@ -57,7 +57,7 @@ class Trained:
 
     num_steps: int
     loss: float
-    """Mean over the examples seen; 0 if there were none."""
+    """Mean of the loss alone, without what holds a client back or bends it, over the examples seen; 0 if none."""
 
 
 def train(
@@ -78,6 +78,7 @@ def train(
 
     `prox_mu` is FedProx's μ: the gradient of (μ/2)‖w − anchor‖², anchored at the round's starting point. `params` are
     the tensors to train, by default all; the others keep their values, though running statistics still follow the data.
+    With BatchNorm no batch has fewer than two examples (`Examples.epoch`), so one example alone gives no step.
     """
     classifier, trained = bench.classifier, bench.params if params is None else params
     weights = list(trained.values())
@@ -88,9 +89,13 @@ def train(
     num_steps = num_seen = 0
     classifier.train()
     for _ in range(local.epochs):
-        for inputs, labels in examples.epoch(local.batch_size, order, augment=augment, device=bench.device):
-            value = loss(classifier(inputs), labels) if bend.objective is None else bend.objective(inputs, labels)
-            gradient: Gradient = torch.autograd.grad(value, weights, allow_unused=True, materialize_grads=True)
+        for inputs, labels in examples.epoch(
+            local.batch_size, order, augment=augment, device=bench.device, smallest=bench.smallest_batch
+        ):
+            features = classifier.features(inputs)
+            value = loss(classifier.head(features), labels)
+            whole = value if bend.penalty is None else value + bend.penalty(inputs, features)
+            gradient: Gradient = torch.autograd.grad(whole, weights, allow_unused=True, materialize_grads=True)
             with torch.no_grad():
                 if linear is not None:
                     gradient = torch._foreach_add(gradient, linear)

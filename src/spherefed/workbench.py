@@ -12,6 +12,7 @@ from torch import Tensor
 from spherefed.errors import ModelError
 from spherefed.messages import LEARNED_HEAD, ModelState
 from spherefed.nn.classifier import Classifier
+from spherefed.nn.encoders.norm import batch_layers
 from spherefed.tensors import Tensors, mismatch
 
 Part = Literal["all", "encoder", "head"]
@@ -19,9 +20,12 @@ Part = Literal["all", "encoder", "head"]
 
 
 class Workbench:
-    """A classifier with its tensors by name: what is trained, what is averaged, and which of them are shared."""
+    """A classifier with its tensors by name: what is trained, what is averaged, and which of them are shared.
 
-    def __init__(self, classifier: Classifier, share: Part = "all") -> None:
+    With `local_statistics` the running statistics of BatchNorm are not, whatever else is.
+    """
+
+    def __init__(self, classifier: Classifier, share: Part = "all", *, local_statistics: bool = False) -> None:
         if classifier.head.is_open:
             raise ModelError("the feature dimension is not known yet: call the model once before federating it")
         self.classifier = classifier
@@ -30,14 +34,20 @@ class Workbench:
         self.buffers: dict[str, Tensor] = {
             n: b for n, b in classifier.named_buffers() if b.is_floating_point() and n != LEARNED_HEAD
         }
+        layers = batch_layers(classifier)
+        kept = {f"{layer}.{name}" for layer in layers for name in ("running_mean", "running_var") if local_statistics}
         self.shared_params = part_of(self.params, share)
-        self.shared_buffers = part_of(self.buffers, share)
+        self.shared_buffers = {n: b for n, b in part_of(self.buffers, share).items() if n not in kept}
         shared = {**self.shared_params, **self.shared_buffers}
         self.private = {n: t for n, t in {**self.params, **self.buffers}.items() if n not in shared}
         """What stays with the client: params and buffers that are not shared."""
         self.device = classifier.head.weight.device
+        self.smallest_batch = 2 if layers else 1
+        """Fewest examples to train on at once: one example has no variance to be normalised by."""
         self._own_head = classifier.head.weight.detach().clone()
         self._own_private = _cloned(self.private)
+        self._counters = {n: b for n, b in classifier.named_buffers() if not b.is_floating_point()}
+        self._own_counters = _cloned(self._counters)
 
     def lay(self, model: ModelState, private: Tensors | None = None) -> None:
         """Overwrite the bench with this state; where no head or no private part is given, the initial one is put back.
@@ -58,6 +68,7 @@ class Workbench:
             _copy(mine, given)
         if model.head is None and not self.classifier.head.learned:
             _copy(head, {"weight": self._own_head})
+        _copy(self._counters, self._own_counters)  # else they would count the clients that were here before
 
     def head_of(self, model: ModelState) -> Tensor:
         """The head with which this state classifies, (C, l): calibrated, learned, or the bench's fixed one."""

@@ -131,12 +131,12 @@ def _read_run(path: Path, name: str) -> Run:
 
 def _result(plain: Any) -> tuple[int, dict[str, Stage], dict[str, Any] | None, str]:
     traffic, seconds, accuracy = plain["traffic"], plain["seconds"], plain["accuracy"]
-    train = traffic["train"]
+    training = [phase for phase in ("train", "reestimate") if phase in traffic]
     trained = Stage(
         accuracy=_accuracies(accuracy[TRAINED]),
-        bytes_down=float(train["down"]),
-        bytes_up=float(train["up"]),
-        seconds=float(seconds["train"]),
+        bytes_down=sum(float(traffic[phase]["down"]) for phase in training),
+        bytes_up=sum(float(traffic[phase]["up"]) for phase in training),
+        seconds=sum(float(seconds[phase]) for phase in training),
     )
     stages = {TRAINED: trained}
     if accuracy.get(CALIBRATED):
