@@ -136,15 +136,16 @@ def test_cutting_rows_into_blocks_changes_no_bit() -> None:
 
 
 def test_sums_stay_exact_beyond_the_rows_that_one_float64_product_can_hold() -> None:
-    n, dim = 20_000, 3
-    features = torch.zeros(n, dim)
-    features[:, 0] = 1.0  # the largest product there is, 2⁴⁰, in every row: 2⁵⁴ and more in float64
-    features[0] = torch.tensor([0.0, 1.0, 3.0])  # an odd number that float64 would lose beyond 2⁵³
+    n, dim = 20_001, 2
+    features = torch.tensor([1.0, 0.001]).repeat(n, 1)
+    assert oracle_rows(features[:1])[0, 0] == 2**20 - 1  # odd, and so is its square: float64 loses it beyond 2⁵³
     labels = torch.zeros(n, dtype=torch.int64)
     total = statistics(identity_model(dim, 2), [(features, labels)])
     rows = oracle_rows(features).astype(object)
     gram = [sum(int(r[i]) * int(r[j]) for r in rows) for i in range(dim) for j in range(i, dim)]
     assert total.packed_gram.tolist() == gram
+    assert gram[0] > 2**54
+    assert gram[0] % 2 == 1
 
 
 def rows_on_the_grid(rng: np.random.Generator, dim: int) -> np.ndarray:
@@ -226,6 +227,22 @@ def test_fewer_rows_than_features_give_the_true_rank_and_the_minimum_norm_head(s
     assert solution.rcond < dim * 2.0**-52
     condition = (singular[0] / singular[-1]) ** 2
     assert np.linalg.norm(solution.weight.numpy() - expected.T) <= 1e-12 * condition * np.linalg.norm(expected)
+
+
+@pytest.mark.parametrize("weak", [1e-5, 1e-4, 1e-3])
+def test_a_direction_that_is_weak_but_there_is_kept(weak: float) -> None:
+    """Features that collapse give cond(V) of 10¹⁰; exact statistics still know the direction from noise."""
+    rng = np.random.default_rng(7)
+    features = torch.from_numpy(rng.normal(size=(500, 4)) * np.array([1, 1, 1, weak]))
+    case = Case(features, torch.from_numpy(rng.integers(3, size=500)), 3, [])
+    rows = truncated(features)
+    solution = measured(case).solve()
+    expected = np.linalg.lstsq(rows, one_hot(case), rcond=None)[0].T
+    condition = np.linalg.cond(rows) ** 2
+    assert condition > 0.1 / weak**2
+    assert (solution.path, solution.rank, solution.dropped) == ("cholesky", 4, 0)
+    error = np.linalg.norm(solution.weight.numpy() - expected)
+    assert error <= 1e-13 * condition * np.linalg.norm(expected)
 
 
 def test_subtracting_a_client_gives_back_what_was_there_before() -> None:

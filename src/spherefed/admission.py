@@ -4,7 +4,7 @@ The same checks serve every engine: a reply from a process on this machine is tr
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import isfinite
 from typing import TypeVar, cast
 
@@ -76,7 +76,7 @@ def admit(
             refused.append(Refusal(request.round, answer.client, cause))
         else:
             admitted.append(answer.client)
-            yield cast(R, _in_order(answer, request))
+            yield cast(R, answer)
         if isinstance(answer, Failure) or answer.round == request.round:
             waiting.discard(answer.client)
         else:  # an answer to another round: the right one may still come
@@ -105,18 +105,6 @@ def _content_fault(reply: Reply, request: Request) -> str | None:
             return moments_fault(reply.moments, request.model.buffers)
         case EvaluateReply():
             return None if 0 <= reply.correct <= reply.num_examples else f"claims {reply.correct} right answers"
-
-
-def _in_order(reply: Reply | Failure, request: Request) -> Reply | Failure:
-    """The reply with its tensors in the request's order, because sums go by position; a transport may have shuffled."""
-    if not (isinstance(reply, TrainReply) and isinstance(request, Train)):
-        return reply
-    return replace(
-        reply,
-        delta={name: reply.delta[name] for name in request.model.params},
-        buffers={name: reply.buffers[name] for name in request.model.buffers},
-        extra={name: reply.extra[name] for name in request.extra},
-    )
 
 
 def _train_fault(reply: TrainReply, request: Train) -> str | None:
