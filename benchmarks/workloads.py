@@ -89,7 +89,8 @@ class Material:
     def of(experiment: Experiment) -> "Material":
         assembly = assemble(experiment)
         train, test, local = assembly.dataset.train, assembly.dataset.test, experiment.local
-        assert train.indices is None and train.prepare is None
+        assert train.indices is None
+        assert train.prepare is None
         clients = range(len(assembly.partition.parts))
         cohorts = [
             list(sample(clients, experiment.cohort, stream(experiment.seed, Purpose.COHORT, t)))

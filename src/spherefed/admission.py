@@ -35,8 +35,7 @@ def admit(
     """Let through the replies that count, one per client; the rest goes to `refused`."""
     expected = set(asked)
     waiting = set(asked)
-    for client in asked:
-        traffic.sent(client, request)
+    traffic.sent(asked, request)
     for answer in answers:
         cause = answer.cause if isinstance(answer, Failure) else _fault(answer, kind, request)
         if answer.client not in waiting:

@@ -79,36 +79,47 @@ def train(
     the tensors to train, by default all; the others keep their values, though running statistics still follow the data.
     """
     classifier, trained = bench.classifier, bench.params if params is None else params
-    weights = list(trained.values())
+    weights = tuple(trained.values())
+    values = [w.detach() for w in weights]  # the same memory, but what happens to it is no history for autograd
     anchors = [anchor[name] for name in trained] if anchor is not None and prox_mu else None
     linear = None if bend.linear is None else [bend.linear[name] for name in trained]
     velocity: Gradient | None = None
-    loss_sum = torch.zeros((), device=bench.device)
+    loss_sum: Tensor | None = None
     num_steps = num_seen = 0
-    classifier.train()
+    bench.set_training()
     for _ in range(local.epochs):
         for inputs, labels in examples.epoch(local.batch_size, order, augment=augment, device=bench.device):
             value = loss(classifier(inputs), labels) if bend.objective is None else bend.objective(inputs, labels)
-            gradient: Gradient = torch.autograd.grad(value, weights, allow_unused=True, materialize_grads=True)
-            with torch.no_grad():
-                if linear is not None:
-                    gradient = torch._foreach_add(gradient, linear)
-                if anchors is not None:
-                    gradient = torch._foreach_add(gradient, torch._foreach_sub(weights, anchors), alpha=prox_mu)
-                if local.weight_decay:
-                    gradient = torch._foreach_add(gradient, weights, alpha=local.weight_decay)
-                if not local.momentum:
-                    velocity = gradient
-                elif velocity is None:  # a copy, because autograd may hand out one tensor for two parameters
-                    velocity = [g.clone() for g in gradient]
-                else:
-                    torch._foreach_mul_(velocity, local.momentum)
-                    torch._foreach_add_(velocity, gradient)
-                torch._foreach_add_(weights, velocity, alpha=-lr)
-                loss_sum += value.detach() * len(labels)
+            gradient: Gradient = _gradient(value, weights)
+            if linear is not None:
+                gradient = torch._foreach_add(gradient, linear)
+            if anchors is not None:
+                gradient = torch._foreach_add(gradient, torch._foreach_sub(values, anchors), alpha=prox_mu)
+            if local.weight_decay:
+                gradient = torch._foreach_add(gradient, values, alpha=local.weight_decay)
+            if not local.momentum:
+                velocity = gradient
+            elif velocity is None:  # a copy, because autograd may hand out one tensor for two parameters
+                velocity = [g.clone() for g in gradient]
+            else:
+                torch._foreach_mul_(velocity, local.momentum)
+                torch._foreach_add_(velocity, gradient)
+            torch._foreach_add_(values, velocity, alpha=-lr)
+            num_now = len(labels)
+            loss_now = value.detach() * num_now
+            loss_sum = loss_now if loss_sum is None else loss_sum + loss_now
             num_steps += 1
-            num_seen += len(labels)
-    return Trained(num_steps, float(loss_sum) / max(num_seen, 1))
+            num_seen += num_now
+    return Trained(num_steps, 0.0 if loss_sum is None else float(loss_sum) / num_seen)
+
+
+def _gradient(value: Tensor, weights: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """torch.autograd.grad, zero for weights that had no part in the value, without checks that cost half a pass."""
+    run_backward = torch.autograd.Variable._execution_engine.run_backward
+    found: tuple[Tensor | None, ...] = run_backward(
+        (value,), (torch.ones_like(value),), False, False, weights, allow_unreachable=True, accumulate_grad=False
+    )
+    return tuple(torch.zeros_like(w) if g is None else g for g, w in zip(found, weights, strict=True))
 
 
 def phases(local: LocalTraining, bench: Workbench) -> list[tuple[LocalTraining, Tensors]]:

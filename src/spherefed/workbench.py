@@ -12,6 +12,7 @@ from torch import Tensor
 from spherefed.errors import ModelError
 from spherefed.messages import LEARNED_HEAD, ModelState
 from spherefed.nn.classifier import Classifier
+from spherefed.nn.layers import may_draw
 from spherefed.tensors import Tensors, mismatch
 
 Part = Literal["all", "encoder", "head"]
@@ -36,6 +37,9 @@ class Workbench:
         self.private = {n: t for n, t in {**self.params, **self.buffers}.items() if n not in shared}
         """What stays with the client: params and buffers that are not shared."""
         self.device = classifier.head.weight.device
+        self.may_draw = may_draw(classifier)
+        """Whether a layer may draw random numbers when it trains."""
+        self._layers = tuple(classifier.modules())
         self._own_head = classifier.head.weight.detach().clone()
         self._own_private = _cloned(self.private)
 
@@ -47,13 +51,19 @@ class Workbench:
         for given, mine in ((model.params, self.shared_params), (model.buffers, self.shared_buffers)):
             if given.keys() != mine.keys():
                 raise ModelError(f"the model that was sent does not fit this client's: {mismatch(given, mine)}")
-            _copy(mine, given)
-        _copy(self.private, private or self._own_private)
         with torch.no_grad():
+            _copy(self.shared_params, model.params)
+            _copy(self.shared_buffers, model.buffers)
+            _copy(self.private, private or self._own_private)
             if model.head is not None:
                 self.classifier.head.weight.copy_(model.head["weight"])
             elif not self.classifier.head.learned:
                 self.classifier.head.weight.copy_(self._own_head)
+
+    def set_training(self) -> None:
+        """Put every layer into training mode; `Module.train` itself would cost a tenth of a small client's round."""
+        if not all(layer.training for layer in self._layers):
+            self.classifier.train()
 
     def head_of(self, model: ModelState) -> Tensor:
         """The head with which this state classifies, (C, l): calibrated, learned, or the bench's fixed one."""
@@ -89,8 +99,7 @@ def part_of(tensors: Mapping[str, Tensor], part: Part) -> dict[str, Tensor]:
 
 def _copy(to: Mapping[str, Tensor], source: Tensors) -> None:
     if to:
-        with torch.no_grad():
-            torch._foreach_copy_(list(to.values()), [source[name] for name in to])
+        torch._foreach_copy_(list(to.values()), [source[name] for name in to])
 
 
 def _cloned(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

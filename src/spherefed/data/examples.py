@@ -6,7 +6,7 @@ idle costs its indices and nothing else. Where the pixels come from is `sources`
 
 import functools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -66,7 +66,9 @@ class Examples:
     def take(self, indices: "np.ndarray | Tensor") -> "Examples":
         """The examples at these positions of this view."""
         chosen = torch.as_tensor(indices, dtype=torch.int64)
-        return replace(self, indices=chosen if self.indices is None else self.indices[chosen])
+        if self.indices is not None:
+            chosen = self.indices[chosen]
+        return Examples(self.inputs, self.labels, self.prepare, chosen)
 
     def all_labels(self) -> Tensor:
         """Labels of this view, in its order."""
@@ -76,15 +78,14 @@ class Examples:
         self, batch_size: int, order: np.random.Generator, *, augment: Augment | None = None, device: torch.device
     ) -> Iterator[Batch]:
         """One pass in a fresh random order; the last batch may be short."""
-        shuffled = torch.from_numpy(order.permutation(len(self)))
-        if self.indices is not None:
-            shuffled = self.indices[shuffled]
+        everything = len(self) if self.indices is None else self.indices.numpy()
+        shuffled = torch.from_numpy(order.permutation(everything))
         for start in range(0, len(shuffled), batch_size):
             chosen = shuffled[start : start + batch_size]
-            inputs = self.inputs[chosen]
+            inputs = self.inputs.index_select(0, chosen)
             if augment is not None:
                 inputs = augment(inputs, order)
-            yield self._finish(inputs, device), self.labels[chosen].to(device)
+            yield self._finish(inputs, device), self.labels.index_select(0, chosen).to(device)
 
     def in_order(self, batch_size: int, *, device: torch.device) -> Iterator[Batch]:
         """One pass in stored order, without augmentation: for evaluation and statistics."""

@@ -35,15 +35,15 @@ class Classifier(nn.Module):
 
     def raw_features(self, inputs: Tensor) -> Tensor:
         """What the encoder says, (n, l), not normalised."""
-        features = self.encoder(inputs)
+        features, head = self.encoder(inputs), self.head
         if not isinstance(features, Tensor) or features.ndim != 2:
             shape = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
             raise ModelError(f"the encoder must return one row of features per input, (n, l); got {shape}; flatten it")
-        if self.head.is_open:
-            self.head.weight = _sphere(self.num_classes, features.shape[1], self.seed).weight.to(features.device)
-        elif features.shape[1] != self.head.weight.shape[1]:
+        if head.is_open:
+            head.weight = _sphere(self.num_classes, features.shape[1], self.seed).weight.to(features.device)
+        elif features.shape[1] != head.weight.shape[1]:
             raise ModelError(
-                f"the encoder returns {features.shape[1]} features, the head expects {self.head.weight.shape[1]}"
+                f"the encoder returns {features.shape[1]} features, the head expects {head.weight.shape[1]}"
             )
         return features
 
