@@ -30,7 +30,7 @@ class Consistency:
             self._take_in()
 
     def _take_in(self) -> None:
-        rows_kCl = (self._head + torch.stack(self._waiting)).double()
+        rows_kCl = torch.stack(self._waiting).add_(self._head).double()
         norms_kC = torch.linalg.vector_norm(rows_kCl, dim=2)
         self._unit_sum += (rows_kCl / norms_kC.clamp_min(SMALLEST)[:, :, None]).sum(dim=0)
         self._norms.append(norms_kC)
@@ -45,9 +45,10 @@ class Consistency:
             return None
         num_pairs = num * (num - 1) / 2
         norms_KC = torch.cat(self._norms).sort(dim=0).values
-        unit_squares_C = (norms_KC / norms_KC.clamp_min(SMALLEST)).square().sum(dim=0)
-        cosine_C = (self._unit_sum.square().sum(dim=1) - unit_squares_C) / 2 / num_pairs
+        unit_squares = int((norms_KC >= SMALLEST).sum())
+        cosines = (float(self._unit_sum.square().sum()) - unit_squares) / 2 / num_pairs
         # Sorted ascending, the i-th norm is subtracted K−1−i times and subtracted from i times.
         weight_K = 2 * torch.arange(num, dtype=torch.float64, device=norms_KC.device) - (num - 1)
-        difference_C = (weight_K @ norms_KC) / num_pairs
-        return {"cosine": float(cosine_C.mean()), "norm_difference": float(difference_C.mean())}
+        differences = float((weight_K[:, None] * norms_KC).sum()) / num_pairs
+        num_classes = len(self._head)
+        return {"cosine": cosines / num_classes, "norm_difference": differences / num_classes}

@@ -84,8 +84,7 @@ def train(
     anchors = [anchor[name] for name in trained] if anchor is not None and prox_mu else None
     linear = None if bend.linear is None else [bend.linear[name] for name in trained]
     velocity: Gradient | None = None
-    loss_sum: Tensor | None = None
-    num_steps = num_seen = 0
+    seen: list[tuple[Tensor, int]] = []
     bench.set_training()
     for _ in range(local.epochs):
         for inputs, labels in examples.epoch(local.batch_size, order, augment=augment, device=bench.device):
@@ -105,12 +104,10 @@ def train(
                 torch._foreach_mul_(velocity, local.momentum)
                 torch._foreach_add_(velocity, gradient)
             torch._foreach_add_(values, velocity, alpha=-lr)
-            num_now = len(labels)
-            loss_now = value.detach() * num_now
-            loss_sum = loss_now if loss_sum is None else loss_sum + loss_now
-            num_steps += 1
-            num_seen += num_now
-    return Trained(num_steps, 0.0 if loss_sum is None else float(loss_sum) / num_seen)
+            seen.append((value.detach(), len(labels)))
+    # Read at the end: no device waits in mid-work.
+    loss_sum, num_seen = sum(float(v) * n for v, n in seen), sum(n for _, n in seen)
+    return Trained(len(seen), loss_sum / max(num_seen, 1))
 
 
 def _gradient(value: Tensor, weights: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
