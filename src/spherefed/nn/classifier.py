@@ -15,7 +15,8 @@ from spherefed.errors import ModelError
 from spherefed.nn.heads import Linear, Orthonormal
 
 if TYPE_CHECKING:
-    from spherefed.calibration.ffc import Solution, Statistics
+    from spherefed.calibration.ffc import Statistics
+    from spherefed.calibration.solution import Solution
 
 
 class Classifier(nn.Module):
