@@ -16,7 +16,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from spherefed.calibration.ffc import Solution, Statistics, statistics
+    from spherefed.calibration.ffc import Statistics, statistics
+    from spherefed.calibration.solution import Solution
     from spherefed.errors import SpherefedError
     from spherefed.experiment import Experiment
     from spherefed.losses import sphere_mse
@@ -38,7 +39,8 @@ __all__ = [
 ]
 
 _HOMES = {
-    "calibration.ffc": ("Solution", "Statistics", "statistics"),
+    "calibration.ffc": ("Statistics", "statistics"),
+    "calibration.solution": ("Solution",),
     "errors": ("SpherefedError",),
     "experiment": ("Experiment",),
     "losses": ("sphere_mse",),

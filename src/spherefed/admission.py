@@ -64,8 +64,7 @@ def admit(
     expected = set(asked)
     waiting = set(asked)
     late: set[int] = set()
-    for client in asked:
-        traffic.sent(client, request)
+    traffic.sent(asked, request)
     for answer in answers:
         cause = answer.cause if isinstance(answer, Failure) else _fault(answer, kind, request)
         if answer.client not in waiting:

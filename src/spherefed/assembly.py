@@ -1,6 +1,6 @@
 """From an experiment to the parts that run it: data, partition, clients, the initial model. Used by every engine."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -22,6 +22,8 @@ from spherefed.rng import Purpose, stream, torch_stream
 from spherefed.tensors import one_thread
 from spherefed.workbench import Workbench
 
+NOTHING = np.zeros(0, dtype=np.int64)
+
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Assembly:
@@ -32,33 +34,46 @@ class Assembly:
     """With the validation part, if any, in the place of the test set."""
     partition: Partition
     bench: Workbench
+    duties: Duties = field(init=False)
+    _nothing: Examples = field(init=False)
+
+    def __post_init__(self) -> None:
+        experiment = self.experiment
+        duties = Duties(
+            seed=experiment.seed,
+            local=experiment.local,
+            loss=experiment.loss,
+            prox_mu=experiment.algorithm.prox_mu,
+            correction=experiment.algorithm.correction,
+            personalization=experiment.personalization,
+            calibration=experiment.calibration,
+            min_samples=experiment.min_samples,
+            augment=self.dataset.augment,
+        )
+        object.__setattr__(self, "duties", duties)
+        object.__setattr__(self, "_nothing", self.dataset.train.take(NOTHING))
 
     def client(self, number: int) -> Client:
         """Client k, made when it is needed: an idle one costs only its indices."""
-        experiment = self.experiment
         mine = self.dataset.train.take(self.partition.parts[number])
-        held = stream(experiment.seed, Purpose.HOLDOUT, number)
-        kept, held_out = hold_out(len(mine), experiment.data.held_out, held)
-        if experiment.data.pooled and experiment.data.validation:  # tuning: what is held out stays out of sight
-            again, validation = hold_out(len(kept), experiment.data.validation, held)
-            kept, held_out = kept[again], kept[validation]
+        examples, held_out = self._divided(mine, number) if self.experiment.data.held_out else (mine, self._nothing)
         return Client(
             id=number,
-            examples=mine if len(kept) == len(mine) else mine.take(kept),
-            held_out=mine.take(held_out),
+            examples=examples,
+            held_out=held_out,
             bench=self.bench,
-            duties=Duties(
-                seed=experiment.seed,
-                local=experiment.local,
-                loss=experiment.loss,
-                prox_mu=experiment.algorithm.prox_mu,
-                correction=experiment.algorithm.correction,
-                personalization=experiment.personalization,
-                calibration=experiment.calibration,
-                min_samples=experiment.min_samples,
-                augment=self.dataset.augment,
-            ),
+            duties=self.duties,
         )
+
+    def _divided(self, mine: Examples, number: int) -> tuple[Examples, Examples]:
+        """What client k trains on, and what it holds out."""
+        data = self.experiment.data
+        held = stream(self.experiment.seed, Purpose.HOLDOUT, number)
+        kept, held_out = hold_out(len(mine), data.held_out, held)
+        if data.pooled and data.validation:  # tuning: what is held out stays out of sight
+            again, validation = hold_out(len(kept), data.validation, held)
+            kept, held_out = kept[again], kept[validation]
+        return mine if len(kept) == len(mine) else mine.take(kept), mine.take(held_out)
 
     def initial(self) -> ModelState:
         """The model before round 0; call it before the bench has been worked on."""

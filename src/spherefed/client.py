@@ -1,5 +1,6 @@
 """A client is one function of a typed request and of what it remembers; every engine calls this same function."""
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 from spherefed.batch_statistics import measure_moments
@@ -75,7 +76,7 @@ class Client:
         # Where FedProx meets a private part, that part is anchored at its own start of the round.
         anchor = request.model.params if not bench.private else {**bench.read_private(), **request.model.params}
         order = stream(duties.seed, Purpose.BATCHES, request.round, self.id)
-        with torch_stream(duties.seed, Purpose.LAYERS, request.round, self.id, device=bench.device):
+        with self._layers_stream(request.round):
             for local, params in phases(duties.local, bench):
                 trained = train(
                     bench,
@@ -109,6 +110,12 @@ class Client:
             extra=extra,
         )
         return reply, memory or None
+
+    def _layers_stream(self, round_index: int) -> AbstractContextManager[None]:
+        """Where random layers draw from; nothing, for a model that has none."""
+        if not self.bench.may_draw:
+            return nullcontext()
+        return torch_stream(self.duties.seed, Purpose.LAYERS, round_index, self.id, device=self.bench.device)
 
     def _measure(self, request: Measure) -> MeasureReply:
         calibration = self.duties.calibration
@@ -156,5 +163,5 @@ class Client:
             order=stream(duties.seed, Purpose.BATCHES, *key),
             augment=duties.augment,
         )
-        with torch_stream(duties.seed, Purpose.LAYERS, *key, device=self.bench.device):
+        with self._layers_stream(request.round):
             duties.personalization.apply(place, request.extra)

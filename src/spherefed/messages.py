@@ -4,8 +4,8 @@ A request is answered by every client that is asked; a reply repeats the round i
 repeated one can be told from the right one.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
@@ -158,8 +158,11 @@ class Traffic:
     down: dict[int, int] = field(default_factory=dict)
     up: dict[int, int] = field(default_factory=dict)
 
-    def sent(self, client: int, message: Request) -> None:
-        self.down[client] = self.down.get(client, 0) + message_bytes(message)
+    def sent(self, clients: Iterable[int], message: Request) -> None:
+        """The same message to each of them: weighed once."""
+        size = message_bytes(message)
+        for client in clients:
+            self.down[client] = self.down.get(client, 0) + size
 
     def received(self, client: int, message: Reply) -> None:
         self.up[client] = self.up.get(client, 0) + message_bytes(message)
@@ -171,10 +174,10 @@ def message_bytes(message: Any) -> int:
     >>> message_bytes(EvaluateReply(client=0, round=1, num_examples=10, correct=9))
     32
     """
-    if isinstance(message, Mapping):
-        return num_bytes(message)
     if isinstance(message, int | float):
         return 8
+    if isinstance(message, Mapping):
+        return num_bytes(message)
     if message is None:
         return 0
-    return sum(message_bytes(getattr(message, f.name)) for f in fields(message))
+    return sum(message_bytes(getattr(message, name)) for name in message.__slots__)

@@ -10,7 +10,8 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from spherefed.calibration.ffc import Statistics, solve, statistics
+from spherefed.calibration.ffc import Statistics, statistics
+from spherefed.calibration.solution import solve
 from spherefed.data.examples import Augment, Examples
 from spherefed.errors import ConfigError
 from spherefed.evaluation import BATCH_SIZE

@@ -48,11 +48,23 @@ def torch_stream(seed: int, purpose: Purpose, *keys: int, device: torch.device |
     """
     words = _name(seed, purpose, keys).generate_state(2, np.uint32)
     value = int(words[0]) << 31 | int(words[1]) >> 1
-    devices = [device] if device is not None and device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices):
-        torch.manual_seed(value)
+    if device is not None and device.type == "cuda":
+        with torch.random.fork_rng(devices=[device]):
+            torch.manual_seed(value)
+            yield
+        return
+    # Not torch.manual_seed: without CUDA it queues a call for it, with a stack trace that costs more than a step.
+    generator = torch.default_generator
+    before = generator.get_state()
+    generator.manual_seed(value)
+    try:
         yield
+    finally:
+        generator.set_state(before)
 
 
 def _name(seed: int, purpose: Purpose, keys: tuple[int, ...]) -> np.random.SeedSequence:
+    words = (seed, 0, 0, 0, int(purpose), *keys)
+    if max(words) < 2**32:  # what the general form below would make of them, at half its price
+        return np.random.SeedSequence(np.array(words, dtype=np.uint32))
     return np.random.SeedSequence(entropy=seed, spawn_key=(int(purpose), *keys))

@@ -184,8 +184,9 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def _append(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
-    with path.open("ab") as file:
-        file.write(b"".join(_line(line) for line in lines))
+    if content := b"".join(_line(line) for line in lines):
+        with path.open("ab") as file:
+            file.write(content)
 
 
 def _line(value: Mapping[str, Any]) -> bytes:

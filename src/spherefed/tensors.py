@@ -6,6 +6,7 @@ Knows nothing of learning: sizes, digests, and the one-thread scope in which eve
 import hashlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from math import isfinite
 
 import torch
 from torch import Tensor
@@ -15,7 +16,7 @@ Tensors = Mapping[str, Tensor]
 
 def num_bytes(tensors: Tensors) -> int:
     """Bytes of the numbers themselves, as they travel."""
-    return sum(t.numel() * t.element_size() for t in tensors.values())
+    return sum(t.nbytes for t in tensors.values())
 
 
 def prefixed(prefix: str, tensors: Tensors) -> dict[str, Tensor]:
@@ -102,9 +103,9 @@ def mismatch(given: Tensors, expected: Tensors) -> str | None:
 
 def non_finite(tensors: Tensors) -> str | None:
     """The name of the first tensor that holds a NaN or an infinity, or None."""
-    for name, tensor in tensors.items():
-        # NaN and infinity survive a sum of absolute values, and one number is cheaper to look at than many;
-        # a finite tensor whose sum overflows is told apart by the second look.
-        if tensor.is_floating_point() and not bool(tensor.abs().sum().isfinite()) and not bool(tensor.isfinite().all()):
-            return name
-    return None
+    floats = {name: tensor for name, tensor in tensors.items() if tensor.is_floating_point()}
+    # NaN and infinity survive a sum, or become NaN, and few numbers are cheaper to look at than many; finite tensors
+    # whose sum overflows are told apart by the second look.
+    if isfinite(sum(tensor.sum().item() for tensor in floats.values())):
+        return None
+    return next((name for name, tensor in floats.items() if not bool(tensor.isfinite().all())), None)

@@ -81,13 +81,13 @@ def train(
     With BatchNorm no batch has fewer than two examples (`Examples.epoch`), so one example alone gives no step.
     """
     classifier, trained = bench.classifier, bench.params if params is None else params
-    weights = list(trained.values())
+    weights = tuple(trained.values())
+    values = [w.detach() for w in weights]  # the same memory, but what happens to it is no history for autograd
     anchors = [anchor[name] for name in trained] if anchor is not None and prox_mu else None
     linear = None if bend.linear is None else [bend.linear[name] for name in trained]
     velocity: Gradient | None = None
-    loss_sum = torch.zeros((), device=bench.device)
-    num_steps = num_seen = 0
-    classifier.train()
+    seen: list[tuple[Tensor, int]] = []
+    bench.set_training()
     for _ in range(local.epochs):
         for inputs, labels in examples.epoch(
             local.batch_size, order, augment=augment, device=bench.device, smallest=bench.smallest_batch
@@ -95,26 +95,34 @@ def train(
             features = classifier.features(inputs)
             value = loss(classifier.head(features), labels)
             whole = value if bend.penalty is None else value + bend.penalty(inputs, features)
-            gradient: Gradient = torch.autograd.grad(whole, weights, allow_unused=True, materialize_grads=True)
-            with torch.no_grad():
-                if linear is not None:
-                    gradient = torch._foreach_add(gradient, linear)
-                if anchors is not None:
-                    gradient = torch._foreach_add(gradient, torch._foreach_sub(weights, anchors), alpha=prox_mu)
-                if local.weight_decay:
-                    gradient = torch._foreach_add(gradient, weights, alpha=local.weight_decay)
-                if not local.momentum:
-                    velocity = gradient
-                elif velocity is None:  # a copy, because autograd may hand out one tensor for two parameters
-                    velocity = [g.clone() for g in gradient]
-                else:
-                    torch._foreach_mul_(velocity, local.momentum)
-                    torch._foreach_add_(velocity, gradient)
-                torch._foreach_add_(weights, velocity, alpha=-lr)
-                loss_sum += value.detach() * len(labels)
-            num_steps += 1
-            num_seen += len(labels)
-    return Trained(num_steps, float(loss_sum) / max(num_seen, 1))
+            gradient: Gradient = _gradient(whole, weights)
+            if linear is not None:
+                gradient = torch._foreach_add(gradient, linear)
+            if anchors is not None:
+                gradient = torch._foreach_add(gradient, torch._foreach_sub(values, anchors), alpha=prox_mu)
+            if local.weight_decay:
+                gradient = torch._foreach_add(gradient, values, alpha=local.weight_decay)
+            if not local.momentum:
+                velocity = gradient
+            elif velocity is None:  # a copy, because autograd may hand out one tensor for two parameters
+                velocity = [g.clone() for g in gradient]
+            else:
+                torch._foreach_mul_(velocity, local.momentum)
+                torch._foreach_add_(velocity, gradient)
+            torch._foreach_add_(values, velocity, alpha=-lr)
+            seen.append((value.detach(), len(labels)))
+    # Read at the end: no device waits in mid-work.
+    loss_sum, num_seen = sum(float(v) * n for v, n in seen), sum(n for _, n in seen)
+    return Trained(len(seen), loss_sum / max(num_seen, 1))
+
+
+def _gradient(value: Tensor, weights: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """torch.autograd.grad, zero for weights that had no part in the value, without checks that cost half a pass."""
+    run_backward = torch.autograd.Variable._execution_engine.run_backward
+    found: tuple[Tensor | None, ...] = run_backward(
+        (value,), (torch.ones_like(value),), False, False, weights, allow_unreachable=True, accumulate_grad=False
+    )
+    return tuple(torch.zeros_like(w) if g is None else g for g, w in zip(found, weights, strict=True))
 
 
 def phases(local: LocalTraining, bench: Workbench) -> list[tuple[LocalTraining, Tensors]]:

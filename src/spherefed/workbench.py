@@ -13,6 +13,7 @@ from spherefed.errors import ModelError
 from spherefed.messages import LEARNED_HEAD, ModelState
 from spherefed.nn.classifier import Classifier
 from spherefed.nn.encoders.norm import batch_layers
+from spherefed.nn.layers import may_draw
 from spherefed.tensors import Tensors, mismatch
 
 Part = Literal["all", "encoder", "head"]
@@ -44,6 +45,9 @@ class Workbench:
         self.device = classifier.head.weight.device
         self.smallest_batch = 2 if layers else 1
         """Fewest examples to train on at once: one example has no variance to be normalised by."""
+        self.may_draw = may_draw(classifier)
+        """Whether a layer may draw random numbers when it trains."""
+        self._layers = tuple(classifier.modules())
         self._own_head = classifier.head.weight.detach().clone()
         self._own_private = _cloned(self.private)
         self._counters = {n: b for n, b in classifier.named_buffers() if not b.is_floating_point()}
@@ -69,6 +73,11 @@ class Workbench:
         if model.head is None and not self.classifier.head.learned:
             _copy(head, {"weight": self._own_head})
         _copy(self._counters, self._own_counters)  # else they would count the clients that were here before
+
+    def set_training(self) -> None:
+        """Put every layer into training mode; `Module.train` itself would cost a tenth of a small client's round."""
+        if not all(layer.training for layer in self._layers):
+            self.classifier.train()
 
     def head_of(self, model: ModelState) -> Tensor:
         """The head with which this state classifies, (C, l): calibrated, learned, or the bench's fixed one."""

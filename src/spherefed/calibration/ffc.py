@@ -9,13 +9,14 @@ semi-definite, of the right rank), and a client can be taken out again to the bi
 from collections.abc import Iterable
 from dataclasses import dataclass
 from math import isfinite
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from spherefed.calibration.context import Context, Fact
+from spherefed.calibration.context import Context
 from spherefed.calibration.packing import diagonal_positions, packed_size, unpacked, upper
+from spherefed.calibration.solution import Solution, solve
 from spherefed.errors import CalibrationError, ConfigError
 from spherefed.nn.classifier import Classifier, eval_mode
 from spherefed.tensors import Tensors, one_thread
@@ -26,8 +27,10 @@ EXACT_ROWS = 2**13
 """2¹³ products of at most 2⁴⁰ sum up to at most 2⁵³: the last integer up to which float64 holds them all."""
 MAX_EXAMPLES = 2**23
 """n products of at most 2⁴⁰ must stay below 2⁶³, where int64 wraps silently."""
-BLOCK_ROWS = 2**10
-"""Rows gathered before they are multiplied: enough for a fast product, few enough to stay small."""
+BLOCK_ROWS = 2**8
+"""Fewest rows that are multiplied at once, as long as more are coming: enough for a fast product."""
+NUM_STRIPES = 8
+"""Stripes of rows in which V's upper triangle is computed: 9/16 of the work of the whole matrix."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -62,7 +65,7 @@ class Statistics:
         """U as float64, (l, C)."""
         return self.packed_cross.double() * 2.0**-FEATURE_BITS
 
-    def solve(self, ridge: float = 0.0) -> "Solution":
+    def solve(self, ridge: float = 0.0) -> Solution:
         """The globally optimal head (SphereFed, Eq. 10; Eq. 12 with ridge λ)."""
         if self.num_examples == 0:
             zero = f"; all {self.num_zero} feature vectors were zero, the encoder has died" if self.num_zero else ""
@@ -179,7 +182,8 @@ class Accumulator:
         self._num_rows = self._num_summed = 0
         self._sum_ll = torch.zeros(dim, dim, dtype=torch.float64, device=device)
         self._gram_ll = torch.zeros(dim, dim, dtype=torch.int64, device=device)
-        self._cross_Cl = torch.zeros(num_classes, dim, dtype=torch.int64, device=device)
+        # Fewer than 2²³ examples of at most 2²⁰ each: float64 holds these sums without ever being emptied.
+        self._cross_Cl = torch.zeros(num_classes, dim, dtype=torch.float64, device=device)
 
     def add(self, features: Tensor, labels: Tensor) -> None:
         """Add raw features (n, l) with their labels (n,)."""
@@ -197,8 +201,9 @@ class Accumulator:
         self._num_zero += len(features) - len(rows)
         self._num_examples += len(rows)
         _check_count(self._num_examples)
-        self._cross_Cl.index_add_(0, labels[kept].to(torch.int64), rows.to(torch.int64))
-        for block in torch.split(rows, BLOCK_ROWS):
+        wanted = labels.to(torch.int64)
+        self._cross_Cl.index_add_(0, wanted if len(rows) == len(wanted) else wanted[kept], rows)
+        for block in torch.split(rows, EXACT_ROWS - BLOCK_ROWS):
             self._rows.append(block)
             self._num_rows += len(block)
             if self._num_rows >= BLOCK_ROWS:
@@ -209,7 +214,7 @@ class Accumulator:
         self._multiply()
         self._flush()
         triangle = upper(len(self._gram_ll), self._gram_ll.device)
-        cross_lC = self._cross_Cl.T.contiguous()
+        cross_lC = self._cross_Cl.T.to(torch.int64).contiguous()
         return Statistics(self._num_examples, self._num_zero, self._gram_ll[triangle], cross_lC)
 
     def _multiply(self) -> None:
@@ -217,8 +222,11 @@ class Accumulator:
             return
         if self._num_summed + self._num_rows > EXACT_ROWS:
             self._flush()
-        rows = torch.cat(self._rows)
-        self._sum_ll.addmm_(rows.T, rows)
+        rows = self._rows[0] if len(self._rows) == 1 else torch.cat(self._rows)
+        dim = rows.shape[1]
+        height = max(64, -(-dim // NUM_STRIPES))
+        for top in range(0, dim, height):
+            self._sum_ll[top : top + height, top:].addmm_(rows[:, top : top + height].T, rows[:, top:])
         self._num_summed += self._num_rows
         self._rows, self._num_rows = [], 0
 
@@ -233,75 +241,20 @@ def truncated_unit_rows(features: Tensor) -> tuple[Tensor, Tensor]:
 
     Zero rows have no direction and are left out. Truncation, unlike rounding, keeps every norm at most 1.
     """
-    wide = features.double()
+    # A copy, since it is worked on in place; rows one after the other, since sums of a row depend on its layout.
+    wide = features.to(torch.float64, copy=True, memory_format=torch.contiguous_format)
     # Dividing by the largest entry first keeps the squares of very long or very short rows in range.
     largest = wide.abs().amax(dim=1, keepdim=True)
     if not bool(largest.isfinite().all()):
         bad = int((~largest.isfinite()).squeeze(1).nonzero()[0])
         raise CalibrationError(f"features of example {bad} of a batch are not finite; the model may have diverged")
     kept = (largest > 0).squeeze(1)
-    scaled = wide[kept] / largest[kept]
-    unit = scaled / torch.linalg.vector_norm(scaled, dim=1, keepdim=True)
-    return (unit * 2.0**FEATURE_BITS).trunc_(), kept
-
-
-@dataclass(frozen=True, eq=False, kw_only=True, slots=True)
-class Solution:
-    """A solved head, and how it was had."""
-
-    weight: Tensor
-    """(C, l) float64, as nn.Linear wants it."""
-    path: Literal["cholesky", "eigh"]
-    rcond: float
-    """Reciprocal condition number of V + λI: in the 1-norm by Cholesky, smallest over largest eigenvalue by eigh."""
-    rank: int
-    dropped: int
-    """Directions in which V + λI is numerically zero; the minimum-norm solution leaves them out."""
-    ridge: float
-    """λ of Eq. 12; never changed silently."""
-
-    def facts(self) -> dict[str, Fact]:
-        """Everything but the weight, for the run's result."""
-        names = ("path", "rcond", "rank", "dropped", "ridge")
-        return {name: getattr(self, name) for name in names}
-
-
-def solve(gram_ll: Tensor, cross_lC: Tensor, ridge: float) -> Solution:
-    """SphereFed, Eq. 12:  W* = (V + λI)⁻¹ U.
-
-    Cholesky while it is safe; where V + λI is singular to working precision, the eigenvectors above l·2⁻⁵²·λ_max
-    give the minimum-norm solution.
-    """
-    if not (ridge >= 0 and isfinite(ridge)):
-        raise CalibrationError(f"ridge must be a number and not negative, got {ridge}")
-    dim = len(gram_ll)
-    cutoff = dim * 2.0**-52
-    system_ll = gram_ll + ridge * torch.eye(dim, dtype=torch.float64, device=gram_ll.device)
-    factor_ll, info = torch.linalg.cholesky_ex(system_ll)
-    if int(info) == 0:
-        inverse_ll = torch.cholesky_inverse(factor_ll)
-        rcond = 1 / float(torch.linalg.matrix_norm(system_ll, 1) * torch.linalg.matrix_norm(inverse_ll, 1))
-        if rcond >= cutoff:
-            weight_lC = torch.cholesky_solve(cross_lC, factor_ll)
-            return Solution(
-                weight=weight_lC.T.contiguous(), path="cholesky", rcond=rcond, rank=dim, dropped=0, ridge=ridge
-            )
-    values_l, vectors_ll = torch.linalg.eigh(system_ll)
-    largest = float(values_l[-1])
-    if not largest > 0:
-        raise CalibrationError("V is not the Gram matrix of any features; was something subtracted that was not added?")
-    keep = values_l > cutoff * largest
-    basis_lr = vectors_ll[:, keep]
-    weight_lC = basis_lr @ ((basis_lr.T @ cross_lC) / values_l[keep, None])
-    rank = int(keep.sum())
-    return Solution(
-        weight=weight_lC.T.contiguous(),
-        path="eigh",
-        rcond=max(float(values_l[0]), 0.0) / largest,
-        rank=rank,
-        dropped=dim - rank,
-        ridge=ridge,
-    )
+    if not bool(kept.all()):
+        wide, largest = wide[kept], largest[kept]
+    scaled = wide.div_(largest)
+    unit = scaled.div_(torch.linalg.vector_norm(scaled, dim=1, keepdim=True))
+    # The way through int32 truncates towards zero, as `trunc_` does at many times the price.
+    return unit.copy_(unit.mul_(2.0**FEATURE_BITS).to(torch.int32)), kept
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 
 from spherefed.calibration.context import Context, Fact
-from spherefed.calibration.ffc import Ffc, Solution, Statistics
+from spherefed.calibration.ffc import Ffc, Statistics
+from spherefed.calibration.solution import Solution
 from spherefed.errors import CalibrationError
 from spherefed.nn.classifier import Classifier
 from spherefed.tensors import Tensors, one_thread

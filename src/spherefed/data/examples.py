@@ -6,7 +6,7 @@ idle costs its indices and nothing else. Where the pixels come from is `sources`
 
 import functools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -67,7 +67,9 @@ class Examples:
     def take(self, indices: "np.ndarray | Tensor") -> "Examples":
         """The examples at these positions of this view."""
         chosen = torch.as_tensor(indices, dtype=torch.int64)
-        return replace(self, indices=chosen if self.indices is None else self.indices[chosen])
+        if self.indices is not None:
+            chosen = self.indices[chosen]
+        return Examples(self.inputs, self.labels, self.prepare, chosen)
 
     def all_labels(self) -> Tensor:
         """Labels of this view, in its order."""
@@ -86,15 +88,14 @@ class Examples:
 
         If it has fewer than `smallest` examples, it joins the batch before it; a set with fewer gives no batch at all.
         """
-        shuffled = torch.from_numpy(order.permutation(len(self)))
-        if self.indices is not None:
-            shuffled = self.indices[shuffled]
+        everything = len(self) if self.indices is None else self.indices.numpy()
+        shuffled = torch.from_numpy(order.permutation(everything))
         for start, stop in _cuts(len(shuffled), batch_size, smallest):
             chosen = shuffled[start:stop]
-            inputs = self.inputs[chosen]
+            inputs = self.inputs.index_select(0, chosen)
             if augment is not None:
                 inputs = augment(inputs, order)
-            yield self._finish(inputs, device), self.labels[chosen].to(device)
+            yield self._finish(inputs, device), self.labels.index_select(0, chosen).to(device)
 
     def in_order(self, batch_size: int, *, device: torch.device) -> Iterator[Batch]:
         """One pass in stored order, without augmentation: for evaluation and statistics."""

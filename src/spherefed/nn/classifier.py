@@ -17,7 +17,8 @@ from spherefed.errors import ModelError
 from spherefed.nn.heads import Linear, Orthonormal
 
 if TYPE_CHECKING:
-    from spherefed.calibration.ffc import Solution, Statistics
+    from spherefed.calibration.ffc import Statistics
+    from spherefed.calibration.solution import Solution
 
 
 class Classifier(nn.Module):
@@ -37,18 +38,18 @@ class Classifier(nn.Module):
 
     def raw_features(self, inputs: Tensor) -> Tensor:
         """What the encoder says, (n, l), not normalised."""
-        features = self.encoder(inputs)
+        features, head = self.encoder(inputs), self.head
         if not isinstance(features, Tensor) or features.ndim != 2:
             shape = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
             raise ModelError(f"the encoder must return one row of features per input, (n, l); got {shape}; flatten it")
-        if self.head.is_open:
+        if head.is_open:
             with torch.inference_mode(False):  # the head outlives the pass that found its width, and is trained with
-                self.head.weight = _sphere(self.num_classes, features.shape[1], self.seed).weight.to(
+                head.weight = _sphere(self.num_classes, features.shape[1], self.seed).weight.to(
                     features.device, next((p.dtype for p in self.encoder.parameters()), torch.float32)
                 )
-        elif features.shape[1] != self.head.weight.shape[1]:
+        elif features.shape[1] != head.weight.shape[1]:
             raise ModelError(
-                f"the encoder returns {features.shape[1]} features, the head expects {self.head.weight.shape[1]}"
+                f"the encoder returns {features.shape[1]} features, the head expects {head.weight.shape[1]}"
             )
         return features
 
