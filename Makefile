@@ -9,8 +9,8 @@ demo: $(VENV)/ready  ## compare FedAvg, FedAvg + FFC and SphereFed on digits; en
 	$(BIN)/spherefed compare digits --seeds 5
 
 test: $(VENV)/ready-dev  ## lint, types, tests
-	$(BIN)/ruff format --check src tests
-	$(BIN)/ruff check src tests
+	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/ruff check src tests benchmarks
 	$(BIN)/mypy
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2
 

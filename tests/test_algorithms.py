@@ -33,13 +33,16 @@ from spherefed.engines.local import InProcess
 from spherefed.errors import ConfigError
 from spherefed.experiment import Experiment, Model, from_mapping
 from spherefed.federation import Round, federate
+from spherefed.memory import MemoryInRam
 from spherefed.messages import TrainReply
+from spherefed.nn.classifier import Classifier
 from spherefed.nn.encoders import Mlp
 from spherefed.nn.heads import FixedRandom, Orthonormal
 from spherefed.rng import Purpose, stream
 from spherefed.schema import to_plain
 from spherefed.server_optimizers import ServerAdagrad, ServerAdam, ServerSgd, ServerYogi
 from spherefed.training import LocalTraining, effective_steps
+from spherefed.workbench import Workbench
 
 ROUNDS = 3
 TOLERANCE = 2e-5
@@ -424,6 +427,29 @@ def test_fixed_heads_do_not_travel_in_any_round(head: Any) -> None:
         assert set(done.traffic.up.values()) == {ENCODER + SCALARS[1]}
         assert "head.weight" not in done.model.params
         assert done.consistency is None
+
+
+# Running statistics
+
+
+@pytest.mark.parametrize("algorithm", [*(a() for a in (fedavg, fednova, fedadam, fedrep, lg_fedavg, scaffold, moon))])
+def test_running_statistics_follow_their_part_and_variances_stay_positive(algorithm: Algorithm) -> None:
+    e = experiment(replace(algorithm, server=ServerAdam(lr=1.0)), partition=Iid(clients=3), rounds=2)
+    plain = assemble(e)
+    encoder = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.BatchNorm1d(16), nn.ReLU())
+    head = e.model.head.build(10, 16, 0)
+    bench = Workbench(Classifier(encoder, head, num_classes=10, normalize=False), algorithm.share)
+    store = MemoryInRam()
+    assembly = Assembly(e, plain.dataset, plain.partition, bench)
+    initial = assembly.initial()
+    variance = "encoder.2.running_var"
+    for done in federate(InProcess(assembly.client, 3, store), initial, assembly.plan()):
+        remembered = store.load(0, before=done.index + 1) or {}
+        found = done.model.buffers[variance] if algorithm.share != "head" else remembered[f"private.{variance}"]
+        assert (found > 0).all()
+        assert not torch.equal(found, torch.ones(16))
+        assert (variance in done.model.buffers) == (algorithm.share != "head")
+        assert (f"private.{variance}" in remembered) == (algorithm.share == "head")
 
 
 # Values

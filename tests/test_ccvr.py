@@ -13,7 +13,7 @@ from spherefed.calibration.refit import Refit, refit
 from spherefed.engines.local import InProcess
 from spherefed.errors import CalibrationError, ConfigError
 from spherefed.experiment import Experiment, Model
-from spherefed.federation import calibrate
+from spherefed.gathering import calibrate
 from spherefed.losses import CrossEntropy, MeanSquares
 from spherefed.messages import MeasureReply, ModelState
 from spherefed.nn.classifier import Classifier

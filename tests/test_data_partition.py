@@ -196,12 +196,15 @@ def test_terminal_heat_map_fits_and_shows_who_holds_what():
     outcome = partition(Dirichlet(clients=99), labels, 200, np.random.default_rng(0))
     for colour in (True, False):
         lines = terminal_heatmap(outcome, width=80, max_rows=30, colour=colour).plain.splitlines()
-        assert len(lines) <= 30
+        assert len(lines) <= 1 + 30
         assert max(map(len, lines)) <= 80
+        assert lines[0] == "rows: clients; columns: classes 0–199, 3 a cell; brighter: more examples"
+        assert [line.split()[0] for line in (lines[1], lines[-1])] == ["0–3", "96–98"]
     pair = Partition((np.arange(4), np.arange(4, 5)), np.array([[4, 0], [0, 1]]))
-    assert terminal_heatmap(pair, colour=False).plain == "█ \n ▒"
+    header = "rows: clients; columns: classes 0–1; brighter: more examples"
+    assert terminal_heatmap(pair, colour=False).plain == f"{header}\n0 █ \n1  ▒"
     coloured = terminal_heatmap(pair)
-    assert coloured.plain == "▀▀"
+    assert coloured.plain == f"{header}\n0–1 ▀▀"
     Console(file=None, quiet=True).print(coloured)
 
 

@@ -12,10 +12,8 @@ from spherefed.cli import main
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("**/*.md"))]
-SHRINK = {
-    "run": ["--set", "rounds=1", "--set", "local.epochs=1"],
-    "compare": ["--set", "rounds=1", "--set", "local.epochs=1"],
-}
+SMALL = ["--set", "rounds=1", "--set", "local.epochs=1"]
+SHRINK = dict.fromkeys(("run", "compare", "tune", "personalize"), SMALL)
 
 
 def blocks(page: Path, language: str) -> list[str]:

@@ -167,7 +167,7 @@ def with_norms(encoders: tuple[Encoder, ...]) -> list[Encoder]:
     return [
         variant
         for encoder in encoders
-        for variant in ([encoder] if isinstance(encoder, Mlp | SmallNet) else [replace(encoder, norm=n) for n in NORMS])
+        for variant in ([encoder] if isinstance(encoder, Mlp) else [replace(encoder, norm=n) for n in NORMS])
     ]
 
 

@@ -24,6 +24,7 @@ from spherefed.inspection import local_features
 from spherefed.memory import MemoryDirectory, MemoryInRam
 from spherefed.messages import Failure
 from spherefed.nn.encoders import Mlp
+from spherefed.personalization import FineTune
 from spherefed.runner import Engine, load, run, run_to_end
 from spherefed.runs import RunDirectory
 from spherefed.schema import to_plain
@@ -137,6 +138,7 @@ import os, signal, sys
 from pathlib import Path
 from spherefed import memory
 from spherefed.experiment import read
+from spherefed.personalization import FineTune
 from spherefed.runner import Engine, run_to_end
 
 save, seen = memory.MemoryDirectory.save, []
@@ -185,24 +187,36 @@ def test_a_run_killed_in_mid_round_resumes_to_the_same_bits(method: str, checkpo
     assert outcome(tmp_path / "killed") == outcome(tmp_path / "whole")
 
 
-@pytest.mark.parametrize("method", ["fedrep", "scaffold"])
-def test_results_do_not_depend_on_workers(method: str, tmp_path: Path) -> None:
+def test_results_do_not_depend_on_workers(tmp_path: Path) -> None:
     for workers in (0, 2):
-        run_to_end(experiment(method, rounds=3), tmp_path / str(workers), engine=Engine(workers=workers))
+        run_to_end(experiment("scaffold", rounds=3), tmp_path / str(workers), engine=Engine(workers=workers))
     assert outcome(tmp_path / "0") == outcome(tmp_path / "2")
 
 
-def test_workers_remember_without_a_run_directory() -> None:
+def test_workers_agree_without_a_run_directory_too() -> None:
+    """FedRep's heads then live in a folder that goes with the fleet: clients move from worker to worker."""
     assembly = assemble(experiment("fedrep", rounds=3))
     initial, plan = assembly.initial(), assembly.plan()
     alone = [r.model.digest() for r in federate(InProcess(assembly.client, 5), initial, plan)]
-    fleet = Parallel(assembly, 1)
+    fleet = Parallel(assembly, 2)
     try:
         assert [r.model.digest() for r in federate(fleet, initial, plan)] == alone
     finally:
         fleet.close()
     assert fleet._scratch is not None
     assert not Path(fleet._scratch.name).exists()
+
+
+def test_a_run_that_takes_over_the_training_takes_over_the_memory(tmp_path: Path) -> None:
+    e = experiment("fedrep")
+    first = run_to_end(e, tmp_path / "first")
+    tuned = replace(e, personalization=FineTune(part="head", epochs=1, lr=0.05))
+    for _ in run(tuned, tmp_path / "second", trained=tmp_path / "first"):
+        raise AssertionError("no round is left to run")
+    second = RunDirectory(tmp_path / "second").result()
+    assert second["weights_sha256"] == first["weights_sha256"]
+    assert remembered(tmp_path / "second") == remembered(tmp_path / "first")
+    assert second["personal"]["mean"] > first["personal"]["mean"]
 
 
 def test_stopping_between_rounds_and_resuming_changes_nothing(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from spherefed.engines.local import InProcess
 from spherefed.errors import ConfigError
 from spherefed.evaluation import PERSONAL_TEST_BY_CLIENTS, PERSONAL_TEST_BY_SAMPLES
 from spherefed.experiment import Data, Experiment, Model, from_mapping
-from spherefed.federation import evaluate_on_clients
+from spherefed.gathering import evaluate_on_clients
 from spherefed.messages import Evaluate, EvaluateReply, ModelState, message_bytes
 from spherefed.nn.encoders import Mlp
 from spherefed.nn.heads import FixedRandom, Orthonormal

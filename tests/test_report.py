@@ -294,7 +294,7 @@ def test_an_unknown_accuracy_is_refused_with_the_known_names(demo: Path) -> None
             "FedOpt (sgd momentum)",
             "FedOpt (sgd momentum) + FFC",
         ),
-        ({"algorithm.server.kind": "yogi", "calibration": FFC}, "FedOpt (yogi)", "FedOpt (yogi) + FFC"),
+        ({"algorithm.server.kind": "yogi", "calibration": FFC}, "FedYogi", "FedYogi + FFC"),
         ({"model.head.kind": "random", "calibration": FFC}, "FedAvg + BABU", "FedAvg + BABU + FFC"),
         (SPHERE, "SphereFed before FFC", "SphereFed"),
         (SPHERE | {"algorithm.prox_mu": 0.01}, "FedProx + SphereFed before FFC", "FedProx + SphereFed"),

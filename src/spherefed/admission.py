@@ -4,14 +4,26 @@ The same checks serve every engine: a reply from a process on this machine is tr
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import isfinite
 from typing import TypeVar, cast
 
-from spherefed.messages import EvaluateReply, Failure, MeasureReply, Reply, Request, Traffic, Train, TrainReply
+from spherefed.batch_statistics import moments_fault
+from spherefed.errors import FederationError
+from spherefed.messages import (
+    EvaluateReply,
+    Failure,
+    MeasureReply,
+    ReestimateReply,
+    Reply,
+    Request,
+    Traffic,
+    Train,
+    TrainReply,
+)
 from spherefed.tensors import mismatch, non_finite
 
-R = TypeVar("R", TrainReply, MeasureReply, EvaluateReply)
+R = TypeVar("R", TrainReply, MeasureReply, ReestimateReply, EvaluateReply)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,18 +35,35 @@ class Refusal:
     cause: str
 
 
+@dataclass(slots=True)
+class Tally:
+    """What becomes of the answers to one request, filled while they stream by."""
+
+    admitted: list[int] = field(default_factory=list)
+    """Clients whose reply counts."""
+    refused: list[Refusal] = field(default_factory=list)
+    traffic: Traffic = field(default_factory=Traffic)
+
+    def refuse(self, round_index: int, client: int, cause: str) -> None:
+        """Take back an admission that a closer look does not bear out."""
+        self.admitted.remove(client)
+        self.refused.append(Refusal(round_index, client, cause))
+
+    def check_answered(self, when: str) -> None:
+        """A request that was refused or failed everywhere ends the run."""
+        if self.refused and not self.admitted:
+            first = self.refused[0]
+            raise FederationError(f"{when}: no client gave a usable reply; client {first.client}: {first.cause}")
+
+
 def admit(
-    answers: Iterator[Reply | Failure],
-    kind: type[R],
-    request: Request,
-    asked: Sequence[int],
-    *,
-    refused: list[Refusal],
-    traffic: Traffic,
+    answers: Iterator[Reply | Failure], kind: type[R], request: Request, asked: Sequence[int], tally: Tally
 ) -> Iterator[R]:
-    """Let through the replies that count, one per client; the rest goes to `refused`."""
+    """Let through the replies that count, one per client; the tally says whose they were, and why others were not."""
+    admitted, refused, traffic = tally.admitted, tally.refused, tally.traffic
     expected = set(asked)
     waiting = set(asked)
+    late: set[int] = set()
     traffic.sent(asked, request)
     for answer in answers:
         cause = answer.cause if isinstance(answer, Failure) else _fault(answer, kind, request)
@@ -45,9 +74,13 @@ def admit(
         if cause is not None:
             refused.append(Refusal(request.round, answer.client, cause))
         else:
+            admitted.append(answer.client)
             yield cast(R, answer)
-        waiting.discard(answer.client)
-    refused.extend(Refusal(request.round, client, "did not answer") for client in sorted(waiting))
+        if isinstance(answer, Failure) or answer.round == request.round:
+            waiting.discard(answer.client)
+        else:  # an answer to another round: the right one may still come
+            late.add(answer.client)
+    refused.extend(Refusal(request.round, client, "did not answer") for client in sorted(waiting - late))
 
 
 def _fault(reply: Reply, kind: type[Reply], request: Request) -> str | None:
@@ -57,12 +90,18 @@ def _fault(reply: Reply, kind: type[Reply], request: Request) -> str | None:
         return f"answered round {reply.round} in round {request.round}"
     if reply.num_examples < 0:
         return f"claims {reply.num_examples} examples"
+    return _content_fault(reply, request)
+
+
+def _content_fault(reply: Reply, request: Request) -> str | None:
     match reply:
         case TrainReply():
             assert isinstance(request, Train)
             return _train_fault(reply, request)
         case MeasureReply():
             return f"{name!r} is not finite" if (name := non_finite(reply.moments)) else None
+        case ReestimateReply():
+            return moments_fault(reply.moments, request.model.buffers)
         case EvaluateReply():
             return None if 0 <= reply.correct <= reply.num_examples else f"claims {reply.correct} right answers"
 

@@ -10,10 +10,10 @@ from typing import Literal
 
 from torch import Tensor
 
-from spherefed.consistency import HEAD, Consistency
+from spherefed.consistency import Consistency
 from spherefed.corrections import Correction, DynamicRegularizer, ModelContrastive, Scaffold, Uncorrected
 from spherefed.errors import ConfigError
-from spherefed.messages import ModelState, TrainReply
+from spherefed.messages import LEARNED_HEAD, ModelState, TrainReply
 from spherefed.server_optimizers import ServerAdagrad, ServerAdam, ServerOptimizer, ServerSgd, ServerYogi
 from spherefed.tensors import Tensors, WeightedSum, prefixed, under
 from spherefed.workbench import Part
@@ -46,7 +46,7 @@ class Algorithm:
 
     @property
     def keeps_memory(self) -> bool:
-        """Whether clients remember anything from round to round."""
+        """Whether the algorithm makes clients remember anything from round to round."""
         return self.share != "all" or not isinstance(self.correction, Uncorrected)
 
     def broadcast(self, model: ModelState, memory: Tensors) -> Tensors:
@@ -166,7 +166,7 @@ def combine(
         buffers.add(reply.buffers, w)
         extra.add(reply.extra, w)
         if agreement is not None:
-            agreement.add(reply.delta[HEAD])
+            agreement.add(reply.delta[LEARNED_HEAD])
         num_examples += n
         num_counted += 1
         weight += w

@@ -17,6 +17,7 @@ from spherefed.experiment import Experiment
 from spherefed.federation import Plan
 from spherefed.messages import ModelState
 from spherefed.nn.classifier import Classifier
+from spherefed.nn.encoders import has_batch_statistics
 from spherefed.rng import Purpose, stream, torch_stream
 from spherefed.tensors import one_thread
 from spherefed.workbench import Workbench
@@ -113,7 +114,23 @@ def build_bench(
     experiment: Experiment, input_shape: tuple[int, ...], num_classes: int, device: str = "cpu"
 ) -> Workbench:
     """The initial model on a bench that knows what is shared."""
-    return Workbench(build_classifier(experiment, input_shape, num_classes, device), experiment.algorithm.share)
+    policy = experiment.model.batch_statistics
+    bench = Workbench(
+        build_classifier(experiment, input_shape, num_classes, device),
+        experiment.algorithm.share,
+        local_statistics=policy == "local",
+    )
+    if policy != "average" and not has_batch_statistics(bench.classifier):
+        raise ConfigError(
+            f"model.batch_statistics = {policy!r} needs an encoder with BatchNorm, "
+            f"got {experiment.model.encoder.kind!r} without; set model.encoder.norm=batch where it has that field"
+        )
+    if experiment.local.batch_size < bench.smallest_batch:
+        raise ConfigError(
+            f"encoder {experiment.model.encoder.kind!r} has BatchNorm, so local.batch_size must be at least "
+            f"{bench.smallest_batch}, got {experiment.local.batch_size}; raise it or use norm = 'group'"
+        )
+    return bench
 
 
 def build_classifier(
@@ -157,6 +174,10 @@ def load_data(experiment: Experiment, data_root: str | None) -> Dataset:
     if wanted.validation:
         rng = stream(experiment.seed, Purpose.SPLIT)
         kept, validation = hold_out(len(data.train), wanted.validation, rng)
+        if not len(validation):
+            raise ConfigError(
+                f"data.validation {wanted.validation} of {len(data.train)} examples leaves none to test on"
+            )
         data = replace(data, train=data.train.take(kept), test=data.train.take(validation))
     return data
 

@@ -3,6 +3,7 @@
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
+from spherefed.batch_statistics import measure_moments
 from spherefed.calibration import Calibration
 from spherefed.corrections import Correction, Uncorrected, Work
 from spherefed.data.examples import Augment, Examples
@@ -10,7 +11,18 @@ from spherefed.errors import ClientError
 from spherefed.evaluation import BATCH_SIZE, count
 from spherefed.losses import Loss
 from spherefed.memory import Memory
-from spherefed.messages import Evaluate, EvaluateReply, Measure, MeasureReply, Reply, Request, Train, TrainReply
+from spherefed.messages import (
+    Evaluate,
+    EvaluateReply,
+    Measure,
+    MeasureReply,
+    Reestimate,
+    ReestimateReply,
+    Reply,
+    Request,
+    Train,
+    TrainReply,
+)
 from spherefed.personalization import Personalization, Place
 from spherefed.rng import Purpose, stream, torch_stream
 from spherefed.tensors import non_finite, one_thread, prefixed, under
@@ -53,12 +65,14 @@ class Client:
                     return self._train(request, memory or {})
                 case Measure():
                     return self._measure(request), memory
+                case Reestimate():
+                    return self._reestimate(request), memory
                 case Evaluate():
                     return self._evaluate(request), memory
 
     def _train(self, request: Train, memory: Memory) -> tuple[TrainReply, Memory | None]:
         bench, duties, remembered = self.bench, self.duties, under("correction", memory)
-        bend = duties.correction.start(bench, request, duties.loss, remembered)
+        bend = duties.correction.start(bench, request, remembered)
         # Where FedProx meets a private part, that part is anchored at its own start of the round.
         anchor = request.model.params if not bench.private else {**bench.read_private(), **request.model.params}
         order = stream(duties.seed, Purpose.BATCHES, request.round, self.id)
@@ -87,7 +101,8 @@ class Client:
         reply = TrainReply(
             client=self.id,
             round=request.round,
-            num_examples=len(self.examples),
+            # With BatchNorm one example alone gives no step: that client counts as one without examples.
+            num_examples=len(self.examples) if trained.num_steps else 0,
             effective_steps=steps,
             loss=trained.loss,
             delta=delta,
@@ -103,17 +118,31 @@ class Client:
         return torch_stream(self.duties.seed, Purpose.LAYERS, round_index, self.id, device=self.bench.device)
 
     def _measure(self, request: Measure) -> MeasureReply:
-        calibration, num_examples = self.duties.calibration, len(self.examples)
+        calibration = self.duties.calibration
         if calibration is None:
             raise ClientError("asked to measure, but the experiment has no calibration")
-        if 0 < num_examples < self.duties.min_samples:
-            raise ClientError(
-                f"statistics of {num_examples} examples would reveal their features and labels; "
-                f"min_samples is {self.duties.min_samples}"
-            )
+        self._check_enough()
         batches = self.examples.in_order(BATCH_SIZE, device=self.bench.device)
         moments = calibration.measure(self.bench.classifier, batches)
-        return MeasureReply(self.id, request.round, num_examples, moments)
+        return MeasureReply(self.id, request.round, len(self.examples), moments)
+
+    def _reestimate(self, request: Reestimate) -> ReestimateReply:
+        """As in training, in random batches of the same size, but without augmentation, as in evaluation."""
+        self._check_enough()
+        bench, duties = self.bench, self.duties
+        order = stream(duties.seed, Purpose.REESTIMATE, request.round, self.id)
+        batches = self.examples.epoch(
+            duties.local.batch_size, order, device=bench.device, smallest=bench.smallest_batch
+        )
+        moments = measure_moments(bench.classifier, batches, request.model.buffers)
+        return ReestimateReply(self.id, request.round, len(self.examples), moments)
+
+    def _check_enough(self) -> None:
+        if 0 < len(self.examples) < self.duties.min_samples:
+            raise ClientError(
+                f"statistics of {len(self.examples)} examples would reveal their features and labels; "
+                f"min_samples is {self.duties.min_samples}"
+            )
 
     def _evaluate(self, request: Evaluate) -> EvaluateReply:
         if request.personalize:

@@ -1,7 +1,7 @@
 """Several methods on identical partitions over several seeds: the runs behind a table."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from spherefed.experiment import Experiment
@@ -22,14 +22,15 @@ def compare(
 ) -> Iterator[Step]:
     """Run every method for seeds 0 … n−1, each into `out/METHOD/seed-S`, yielding after every round.
 
-    A method that differs from an earlier one only in its calibration goes on from that one's trained model.
+    A method whose training is that of an earlier one (they differ in calibration or personalization) goes on from the
+    earlier one's trained model, unless its clients remember anything.
     """
     for seed in range(seeds):
         trained: dict[str, Path] = {}
         for name, method in methods.items():
             experiment = method.with_seed(seed)
             path = out / name / f"seed-{seed}"
-            key = replace(experiment, calibration=None).digest()
+            key = _training_key(name, experiment)
             going_on = resume and (path / "experiment.json").exists()
             for progress in run(experiment, path, engine=engine, resume=going_on, trained=trained.get(key)):
                 yield Step(name, seed, progress)
@@ -42,5 +43,10 @@ def num_steps(methods: Mapping[str, Experiment], seeds: int) -> int:
 
 
 def shared_training(methods: Mapping[str, Experiment]) -> list[Experiment]:
-    """One experiment per training run: methods that differ only in their calibration share it."""
-    return list({replace(e, calibration=None).digest(): e for e in methods.values()}.values())
+    """One experiment per training run: methods that differ only in what comes after it share it."""
+    return list({_training_key(name, e): e for name, e in methods.items()}.values())
+
+
+def _training_key(name: str, experiment: Experiment) -> str:
+    """Equal for methods that share a training; a method whose clients remember anything shares with nobody."""
+    return name if experiment.algorithm.keeps_memory else experiment.training().digest()

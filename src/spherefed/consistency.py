@@ -3,7 +3,6 @@
 import torch
 from torch import Tensor
 
-HEAD = "head.weight"
 BLOCK = 16
 """Clients that are compared in one computation."""
 SMALLEST = 1e-12

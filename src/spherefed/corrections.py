@@ -15,13 +15,12 @@ from torch.func import functional_call
 from torch.nn import functional
 
 from spherefed.errors import ConfigError
-from spherefed.losses import Loss
 from spherefed.messages import ModelState, Train
 from spherefed.tensors import Tensors
 from spherefed.workbench import Workbench
 
-Objective = Callable[[Tensor, Tensor], Tensor]
-"""(inputs, labels) → what a step descends on, in place of the loss alone."""
+Penalty = Callable[[Tensor, Tensor], Tensor]
+"""(inputs, their features) → what a step descends on beside the loss."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +29,7 @@ class Bend:
 
     linear: Tensors | None = None
     """Added to every gradient, by parameter."""
-    objective: Objective | None = None
+    penalty: Penalty | None = None
 
 
 STRAIGHT = Bend()
@@ -57,7 +56,7 @@ class Uncorrected:
 
     kind: ClassVar[str] = "none"
 
-    def start(self, bench: Workbench, request: Train, loss: Loss, memory: Tensors) -> Bend:
+    def start(self, bench: Workbench, request: Train, memory: Tensors) -> Bend:
         return STRAIGHT
 
     def finish(self, work: Work, request: Train, memory: Tensors) -> tuple[Tensors, Tensors]:
@@ -82,7 +81,7 @@ class Scaffold:
 
     kind: ClassVar[str] = "scaffold"
 
-    def start(self, bench: Workbench, request: Train, loss: Loss, memory: Tensors) -> Bend:
+    def start(self, bench: Workbench, request: Train, memory: Tensors) -> Bend:
         return Bend(linear={n: c - memory[n] if memory else c for n, c in request.extra.items()})
 
     def finish(self, work: Work, request: Train, memory: Tensors) -> tuple[Tensors, Tensors]:
@@ -109,7 +108,7 @@ class DynamicRegularizer:
 
     kind: ClassVar[str] = "feddyn"
 
-    def start(self, bench: Workbench, request: Train, loss: Loss, memory: Tensors) -> Bend:
+    def start(self, bench: Workbench, request: Train, memory: Tensors) -> Bend:
         return Bend(linear=memory or None)
 
     def finish(self, work: Work, request: Train, memory: Tensors) -> tuple[Tensors, Tensors]:
@@ -143,24 +142,22 @@ class ModelContrastive:
                 f"got {self.mu} and {self.temperature}"
             )
 
-    def start(self, bench: Workbench, request: Train, loss: Loss, memory: Tensors) -> Bend:
+    def start(self, bench: Workbench, request: Train, memory: Tensors) -> Bend:
         if not memory:
             return STRAIGHT
-        classifier, encoder = bench.classifier, bench.classifier.encoder
-        states = [_encoder_state(given) for given in ({**request.model.params, **request.model.buffers}, memory)]
+        encoder = bench.classifier.encoder
+        states = [_encoder_state(given) for given in (bench.copy(), memory)]  # the round's model, as it lies there now
 
-        def objective(inputs: Tensor, labels: Tensor) -> Tensor:
-            features = classifier.features(inputs)
+        def contrast(inputs: Tensor, features: Tensor) -> Tensor:
             encoder.eval()
             with torch.no_grad():
                 others = [functional_call(encoder, state, (inputs,)) for state in states]
             encoder.train()
             similarity = torch.stack([functional.cosine_similarity(features, other) for other in others], dim=1)
-            positive = torch.zeros(len(labels), dtype=torch.int64, device=labels.device)
-            contrast = functional.cross_entropy(similarity / self.temperature, positive)
-            return loss(classifier.head(features), labels) + self.mu * contrast
+            positive = torch.zeros(len(features), dtype=torch.int64, device=features.device)
+            return self.mu * functional.cross_entropy(similarity / self.temperature, positive)
 
-        return Bend(objective=objective)
+        return Bend(penalty=contrast)
 
     def finish(self, work: Work, request: Train, memory: Tensors) -> tuple[Tensors, Tensors]:
         return work.bench.copy(), {}

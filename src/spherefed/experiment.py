@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from spherefed.algorithms import Algorithm
-from spherefed.calibration import Calibration, Ffc
+from spherefed.batch_statistics import BatchStatistics
+from spherefed.calibration import Calibration, Ffc, FfcGcv
 from spherefed.data.partition import Dirichlet, Partitioner
 from spherefed.errors import ConfigError
 from spherefed.losses import CrossEntropy, Loss
@@ -57,6 +58,9 @@ class Model:
     encoder: Encoder = field(default_factory=Mlp)
     head: Head = field(default_factory=Learned)
     normalize: bool = False
+    batch_statistics: BatchStatistics = "average"
+    """What becomes of BatchNorm's running statistics: averaged over clients, kept local, or re-estimated after training
+    (`batch_statistics.py`)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -116,12 +120,43 @@ class Experiment:
             raise ConfigError(f"calibration needs a model that all clients share, got algorithm.share = {share!r}")
         if personal is not None and not self.data.held_out:
             raise ConfigError("personalization is evaluated on clients' own examples: data.held_out must be above 0")
-        if isinstance(personal, BlendedFfc) and not isinstance(self.calibration, Ffc):
-            raise ConfigError("personalization 'blended-ffc' needs calibration 'ffc', whose sums it blends in")
+        if isinstance(personal, BlendedFfc) and not isinstance(self.calibration, Ffc | FfcGcv):
+            raise ConfigError(
+                "personalization 'blended-ffc' needs calibration 'ffc' or 'ffc-gcv', whose sums it blends in"
+            )
+
+        self._check_batch_statistics()
+
+    def _check_batch_statistics(self) -> None:
+        """Whether there is somebody to do with running statistics as the experiment says."""
+        policy, share = self.model.batch_statistics, self.algorithm.share
+        if policy == "reestimate" and share == "head":
+            raise ConfigError("model.batch_statistics 'reestimate' needs an encoder that all share, got share = 'head'")
+        if policy == "local" and self.calibration is not None:
+            raise ConfigError(
+                "calibration needs a model that all clients share, got model.batch_statistics = 'local'; "
+                "use personalization 'local-ffc' or other statistics"
+            )
+        if policy == "local" and not self.data.held_out:
+            raise ConfigError(
+                "model.batch_statistics = 'local' leaves no model that the test set could be tried on: "
+                "data.held_out must be above 0, for evaluation on clients' own examples"
+            )
+
+    @property
+    def keeps_memory(self) -> bool:
+        """Whether clients remember anything from round to round."""
+        return self.algorithm.keeps_memory or self.model.batch_statistics == "local"
 
     def digest(self) -> str:
         """SHA-256 of the plain form: equal digests mean equal experiments."""
         return hashlib.sha256(json.dumps(to_plain(self), sort_keys=True).encode()).hexdigest()
+
+    def training(self) -> "Experiment":
+        """This experiment as far as its rounds go; those of two experiments with equal ones are equal to the bit."""
+        if self.calibrate_every is not None:  # then the rounds depend on the calibration
+            return replace(self, personalization=None)
+        return replace(self, calibration=None, personalization=None)
 
     def with_seed(self, seed: int) -> "Experiment":
         return replace(self, seed=seed)

@@ -10,25 +10,9 @@ from typing import Protocol
 
 import numpy as np
 
-from spherefed.admission import Refusal, admit
+from spherefed.admission import Refusal, Tally, admit
 from spherefed.algorithms import Algorithm, combine
-from spherefed.calibration import Calibration, Context, Fact
-from spherefed.consistency import HEAD
-from spherefed.errors import CalibrationError, FederationError
-from spherefed.evaluation import Counts
-from spherefed.messages import (
-    Evaluate,
-    EvaluateReply,
-    Failure,
-    Measure,
-    MeasureReply,
-    ModelState,
-    Reply,
-    Request,
-    Traffic,
-    Train,
-    TrainReply,
-)
+from spherefed.messages import LEARNED_HEAD, Failure, ModelState, Reply, Request, Traffic, Train, TrainReply
 from spherefed.rng import Purpose, stream
 from spherefed.schedules import Schedule
 from spherefed.tensors import Tensors
@@ -87,16 +71,16 @@ def federate(
     for t in range(start, plan.rounds):
         request = opening(plan, t, model, memory)
         chosen = sample(fleet.clients, plan.cohort, stream(plan.seed, Purpose.COHORT, t))
-        refused: list[Refusal] = []
-        traffic = Traffic()
-        answers = fleet.ask(chosen, request)
-        replies = admit(answers, TrainReply, request, chosen, refused=refused, traffic=traffic)
+        tally = Tally()
+        replies = admit(fleet.ask(chosen, request), TrainReply, request, chosen, tally)
         rule = plan.algorithm
-        head = model.params.get(HEAD)
+        head = model.params.get(LEARNED_HEAD)
         combined = combine(replies, normalize_steps=rule.normalize_steps, weigh=rule.weigh, head=head)
-        _check_answered(len(chosen), refused, f"round {t}")
+        tally.check_answered(f"round {t}")
         if combined is None:  # a cohort without a single example moves nothing
-            yield Round(t, request.lr, model, memory, 0, 0.0, tuple(chosen), tuple(refused), traffic)
+            yield Round(
+                t, request.lr, model, memory, 0, 0.0, tuple(tally.admitted), tuple(tally.refused), tally.traffic
+            )
             continue
         update, memory = rule.step(combined, memory, len(fleet.clients))
         model = model.moved(update, combined.buffers)
@@ -108,8 +92,8 @@ def federate(
             num_examples=combined.num_examples,
             loss=combined.loss,
             clients=combined.clients,
-            refused=tuple(refused),
-            traffic=traffic,
+            refused=tuple(tally.refused),
+            traffic=tally.traffic,
             consistency=combined.consistency,
         )
 
@@ -120,71 +104,9 @@ def opening(plan: Plan, t: int, model: ModelState, memory: Tensors) -> Train:
     return Train(t, model, lr, plan.algorithm.broadcast(model, memory))
 
 
-@dataclass(frozen=True, slots=True)
-class Calibrated:
-    """The model with its new head, and how it was had."""
-
-    model: ModelState
-    facts: dict[str, Fact]
-    refused: tuple[Refusal, ...]
-    traffic: Traffic
-    total: Tensors
-    """The summed moments that the head was solved from."""
-
-
-def calibrate(calibration: Calibration, fleet: Fleet, model: ModelState, context: Context) -> Calibrated:
-    """Ask every client for its moments once, add them up while they arrive, solve for the head."""
-    request = Measure(context.round, model)
-    refused: list[Refusal] = []
-    traffic = Traffic()
-    total: Tensors | None = None
-    answers = fleet.ask(fleet.clients, request)
-    for reply in admit(answers, MeasureReply, request, fleet.clients, refused=refused, traffic=traffic):
-        try:
-            total = calibration.merge(total, reply.moments, context)
-        except CalibrationError as error:
-            refused.append(Refusal(context.round, reply.client, str(error)))
-    _check_answered(len(fleet.clients), refused, "calibration")
-    assert total is not None
-    solved = calibration.solve(total, context)
-    calibrated = model.with_head(solved.weight.to(context.head.dtype))
-    return Calibrated(calibrated, dict(solved.facts()), tuple(refused), traffic, total)
-
-
-@dataclass(frozen=True, slots=True)
-class LocalCounts:
-    """Right answers on clients' own held-out examples."""
-
-    clients: tuple[int, ...]
-    counts: tuple[Counts, ...]
-    refused: tuple[Refusal, ...]
-    traffic: Traffic
-
-
-def evaluate_on_clients(
-    fleet: Fleet, model: ModelState, round_index: int, *, personalize: bool = False, extra: Tensors | None = None
-) -> LocalCounts:
-    """Ask every client how many of its held-out examples the model, or what it makes of it, gets right."""
-    request = Evaluate(round_index, model, personalize, extra or {})
-    refused: list[Refusal] = []
-    traffic = Traffic()
-    answers = fleet.ask(fleet.clients, request)
-    replies = admit(answers, EvaluateReply, request, fleet.clients, refused=refused, traffic=traffic)
-    counts = {r.client: Counts(r.correct, r.num_examples) for r in replies}
-    return LocalCounts(tuple(counts), tuple(counts.values()), tuple(refused), traffic)
-
-
 def sample(clients: Sequence[int], cohort: int | None, rng: np.random.Generator) -> Sequence[int]:
     """A uniform random cohort in ascending order; its cost does not grow with the clients that sit idle."""
     if cohort is None or cohort >= len(clients):
         return clients
     chosen = rng.choice(len(clients), size=cohort, replace=False, shuffle=False)
     return [clients[position] for position in sorted(chosen.tolist())]
-
-
-def _check_answered(num_asked: int, refused: Sequence[Refusal], when: str) -> None:
-    if num_asked and len({r.client for r in refused}) >= num_asked:
-        first = refused[0]
-        raise FederationError(
-            f"{when}: none of the {num_asked} clients asked gave a usable reply; client {first.client}: {first.cause}"
-        )

@@ -38,6 +38,10 @@ class ModelState:
         """The model after a server step: params + update, and the averaged buffers."""
         return ModelState({name: p + update[name] for name, p in self.params.items()}, buffers, self.head)
 
+    def with_buffers(self, buffers: Tensors) -> "ModelState":
+        """This model with other running statistics."""
+        return ModelState(self.params, buffers, self.head)
+
     def tensors(self) -> Tensors:
         """All tensors under one roof, by prefixed names: for files and digests."""
         parts = {"params": self.params, "buffers": self.buffers, "head": self.head or {}}
@@ -72,6 +76,7 @@ class TrainReply:
     client: int
     round: int
     num_examples: int
+    """Examples trained on, by which the reply is weighed; 0 if there was no step."""
     effective_steps: float
     """‖a_k‖₁ of FedNova: the number of local steps, weighted by how far momentum carries each."""
     loss: float
@@ -99,6 +104,22 @@ class MeasureReply:
 
 
 @dataclass(frozen=True, slots=True)
+class Reestimate:
+    """Send the moments of what BatchNorm layers are given, for the model's running statistics."""
+
+    round: int
+    model: ModelState
+
+
+@dataclass(frozen=True, slots=True)
+class ReestimateReply:
+    client: int
+    round: int
+    num_examples: int
+    moments: Tensors
+
+
+@dataclass(frozen=True, slots=True)
 class Evaluate:
     """Count right answers on the examples you hold out."""
 
@@ -118,8 +139,8 @@ class EvaluateReply:
     correct: int
 
 
-Request = Train | Measure | Evaluate
-Reply = TrainReply | MeasureReply | EvaluateReply
+Request = Train | Measure | Reestimate | Evaluate
+Reply = TrainReply | MeasureReply | ReestimateReply | EvaluateReply
 
 
 @dataclass(frozen=True, slots=True)

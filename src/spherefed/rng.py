@@ -24,6 +24,7 @@ class Purpose(IntEnum):
     LAYERS = 6
     HOLDOUT = 7
     SUBSET = 8
+    REESTIMATE = 9
     VIRTUAL = 20
     REFIT = 21
 

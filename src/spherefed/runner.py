@@ -1,13 +1,9 @@
 """Run an experiment on a fleet into a run directory: rounds, checkpoints, calibration, evaluation, result."""
 
-import platform
-import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +12,12 @@ import torch
 from spherefed.assembly import Assembly, assemble, build_bench
 from spherefed.data import sources
 from spherefed.engines.local import InProcess, Parallel
-from spherefed.errors import DataError, RunError
+from spherefed.environment import environment
+from spherefed.errors import ConfigError, DataError, RunError
 from spherefed.evaluation import GLOBAL_TEST, Counts, count, local_accuracies, spread_over_clients
 from spherefed.experiment import Experiment, read
-from spherefed.federation import (
-    Calibrated,
-    Fleet,
-    LocalCounts,
-    Round,
-    calibrate,
-    evaluate_on_clients,
-    federate,
-)
+from spherefed.federation import Fleet, Round, federate
+from spherefed.gathering import Calibrated, LocalCounts, calibrate, evaluate_on_clients, reestimate
 from spherefed.messages import LEARNED_HEAD, ModelState
 from spherefed.nn.classifier import Classifier
 from spherefed.nn.prototypes import coherence
@@ -50,6 +40,13 @@ class Engine:
     checkpoint_every: int | None = None
     """Rounds between checkpoints; None: as many as pass in CHECKPOINT_SECONDS, so that short rounds do not wait for
     the disk and a killed run repeats no more than that."""
+
+    def __post_init__(self) -> None:
+        if self.workers < 0 or (self.checkpoint_every is not None and self.checkpoint_every < 1):
+            raise ConfigError(
+                f"workers must not be negative and checkpoint_every at least 1, "
+                f"got {self.workers} and {self.checkpoint_every}"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +71,7 @@ def run(
     """Run to the end, yielding after each round; the outcome is in the run directory.
 
     Stopping the iteration (or Ctrl-C) leaves a checkpoint of the last whole round to resume from. `trained` is a
-    finished run that differs at most in its calibration: its rounds are taken over instead of run again.
+    finished run with the same training (`Experiment.training`): its rounds are taken over instead of run again.
     """
     engine = engine or Engine()
     directory = RunDirectory(out)
@@ -85,15 +82,22 @@ def run(
         if directory.finished:
             return
     else:
-        directory.begin(experiment, environment(experiment, engine), assembly.dataset.facts(), assembly.partition)
+        directory.begin(
+            experiment,
+            environment(experiment, device=engine.device, workers=engine.workers),
+            assembly.dataset.facts(),
+            assembly.partition,
+        )
         if trained is not None:
             directory.adopt_rounds(RunDirectory(trained), experiment)
     checkpoint = directory.load_checkpoint() or Checkpoint(0, initial, {})
     with closing(_fleet(assembly, engine, directory)) as fleet:
         model = checkpoint.model
-        for finished in _rounds(assembly, fleet, directory, checkpoint, engine.checkpoint_every):
-            model = finished.model
-            yield finished.progress
+        # Closed here and not when it is collected: stopping leaves its checkpoint at once.
+        with closing(_rounds(assembly, fleet, directory, checkpoint, engine.checkpoint_every)) as rounds:
+            for finished in rounds:
+                model = finished.model
+                yield finished.progress
         _finish(assembly, fleet, directory, model)
 
 
@@ -114,7 +118,7 @@ def load(run_directory: str | Path, client: int | None = None) -> Classifier:
     data = read_json(path / "dataset.json")
     bench = build_bench(experiment, tuple(data["input_shape"]), len(data["classes"]))
     if bench.private and client is None:
-        raise RunError(f"{path} shares only its {experiment.algorithm.share}: name the client whose model to load")
+        raise RunError(f"{path}: a part of the model stays with each client; name the one whose model to load")
     memory = directory.memory().load(client, before=experiment.rounds) if client is not None else None
     bench.lay(model, under("private", memory) if memory else None)
     return bench.classifier.eval()
@@ -135,22 +139,6 @@ def evaluate_run(run_directory: Path, data: str, *, device: str = "cpu", data_ro
         ) from error
 
 
-def environment(experiment: Experiment, engine: Engine) -> dict[str, Any]:
-    """What the result was computed with."""
-    packages = ("spherefed", "torch", "numpy", "scipy", "scikit-learn", "safetensors")
-    return {
-        **{name: version(name) for name in packages},
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "commit": _commit(),
-        "seed": experiment.seed,
-        "device": engine.device,
-        "workers": engine.workers,
-        "started": datetime.now(UTC).isoformat(timespec="seconds"),
-        "experiment_digest": experiment.digest(),
-    }
-
-
 @dataclass(frozen=True, slots=True)
 class _Finished:
     model: ModelState
@@ -159,7 +147,7 @@ class _Finished:
 
 def _rounds(
     assembly: Assembly, fleet: Fleet, directory: RunDirectory, start: Checkpoint, checkpoint_every: int | None
-) -> Iterator[_Finished]:
+) -> Generator[_Finished]:
     experiment = assembly.experiment
     unsaved: Checkpoint | None = None
     began = saved = time.perf_counter()
@@ -212,17 +200,24 @@ def _calibrated_rounds(
 
 
 def _finish(assembly: Assembly, fleet: Fleet, directory: RunDirectory, model: ModelState) -> None:
-    """Calibrate, evaluate before and after, write the result."""
+    """Re-estimate running statistics, calibrate, evaluate before and after that, write the result."""
     experiment = assembly.experiment
     lines = read_lines(directory.path / "rounds.jsonl")
-    trained = model
     sums: Tensors = {}
-    accuracy = {"trained": _accuracies(assembly, fleet, model)}
-    head = _head_facts(assembly, model)
     traffic = {"train": _per_client([(r["bytes_down"], r["bytes_up"]) for r in lines], fleet)}
     between = [(r["calibrated"]["bytes_down"], r["calibrated"]["bytes_up"]) for r in lines if "calibrated" in r]
     seconds = {"train": sum(r["seconds"] for r in lines)}
     facts = None
+    if experiment.model.batch_statistics == "reestimate":
+        began = time.perf_counter()
+        reestimated = reestimate(fleet, model, experiment.rounds)
+        seconds["reestimate"] = time.perf_counter() - began
+        model = reestimated.model
+        directory.append_ledger(asdict(r) for r in reestimated.refused)
+        traffic["reestimate"] = _per_client([(reestimated.traffic.down, reestimated.traffic.up)], fleet)
+    trained = model
+    accuracy = {"trained": _accuracies(assembly, fleet, directory, model)}
+    head = _head_facts(assembly, model)
     if experiment.calibration is not None:
         began = time.perf_counter()
         calibrated = calibrate(experiment.calibration, fleet, model, assembly.context(model, experiment.rounds))
@@ -230,7 +225,7 @@ def _finish(assembly: Assembly, fleet: Fleet, directory: RunDirectory, model: Mo
         model, facts, sums = calibrated.model, calibrated.facts, calibrated.total
         directory.append_ledger(asdict(r) for r in calibrated.refused)
         traffic["calibrate"] = _per_client([*between, (calibrated.traffic.down, calibrated.traffic.up)], fleet)
-        accuracy["calibrated"] = _accuracies(assembly, fleet, model)
+        accuracy["calibrated"] = _accuracies(assembly, fleet, directory, model)
     personal = _personal(assembly, fleet, trained, sums)
     if personal is not None:
         accuracy["trained"] |= local_accuracies(personal.counts, personal=True)
@@ -251,18 +246,19 @@ def _finish(assembly: Assembly, fleet: Fleet, directory: RunDirectory, model: Mo
     )
 
 
-def _accuracies(assembly: Assembly, fleet: Fleet, model: ModelState) -> dict[str, float]:
+def _accuracies(assembly: Assembly, fleet: Fleet, directory: RunDirectory, model: ModelState) -> dict[str, float]:
     on_test = assembly.global_accuracy(model)
     accuracies = {} if on_test is None else {GLOBAL_TEST: on_test}
     if assembly.experiment.data.held_out and not assembly.bench.private:
         local = evaluate_on_clients(fleet, model, assembly.experiment.rounds)
+        directory.append_ledger(asdict(r) for r in local.refused)
         accuracies |= local_accuracies(local.counts)
     return accuracies
 
 
 def _head_facts(assembly: Assembly, model: ModelState) -> dict[str, Any]:
-    """What kind of head was trained against, and its coherence where there is one head for all."""
-    shared = LEARNED_HEAD not in assembly.bench.private
+    """What kind of head was trained against, and its coherence where there is one head of several rows for all."""
+    shared = LEARNED_HEAD not in assembly.bench.private and assembly.dataset.num_classes > 1
     return {
         "kind": assembly.experiment.model.head.kind,
         "coherence": coherence(assembly.bench.head_of(model)) if shared else None,
@@ -311,20 +307,8 @@ def _per_client(pairs: list[tuple[dict[Any, int], dict[Any, int]]], fleet: Fleet
 
 
 def _fleet(assembly: Assembly, engine: Engine, directory: RunDirectory) -> InProcess | Parallel:
-    memory = directory.memory() if assembly.experiment.algorithm.keeps_memory else None
+    memory = directory.memory() if assembly.experiment.keeps_memory else None
     if engine.workers:
         path = None if memory is None else memory.path
         return Parallel(assembly, engine.workers, device=engine.device, data_root=engine.data_root, memory=path)
     return InProcess(assembly.client, len(assembly.partition.parts), memory)
-
-
-def _commit() -> str | None:
-    """The commit of the source tree this package is run from, if it is one."""
-    here = Path(__file__).parent
-    try:
-        found = subprocess.run(
-            ["git", "-C", str(here), "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, check=False
-        )
-    except OSError:
-        return None
-    return found.stdout.strip() or None if found.returncode == 0 else None

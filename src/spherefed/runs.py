@@ -13,9 +13,8 @@ result.json             accuracies, calibration, traffic, times; exists only whe
 """
 
 import json
-import shutil
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -59,8 +58,9 @@ class RunDirectory:
         partition: Partition,
     ) -> None:
         """Start a new run; an existing one is never overwritten."""
-        if (self.path / "experiment.json").exists():
-            raise RunError(f"{self.path} holds a run already; use --resume to go on with it, or another --out")
+        for name in ("experiment.json", "checkpoint.safetensors", "rounds.jsonl"):
+            if (self.path / name).exists():
+                raise RunError(f"{self.path} holds a run already; use --resume to go on with it, or another --out")
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -89,9 +89,10 @@ class RunDirectory:
             )
 
     def adopt_rounds(self, other: "RunDirectory", experiment: Experiment) -> None:
-        """Take over the rounds of a finished run of the same training."""
-        ours, theirs = (replace(e, calibration=None, personalization=None) for e in (experiment, read(other.path)))
-        if not other.finished or ours != theirs:
+        """Take over the rounds of a finished run of the same training; what clients remember is never taken over."""
+        if experiment.algorithm.keeps_memory:
+            raise RunError(f"{self.path}: its clients remember their rounds, so rounds of another run cannot be used")
+        if not other.finished or experiment.training() != read(other.path).training():
             raise RunError(
                 f"{other.path} is not a finished run of the same training, so its rounds cannot be taken over"
             )
@@ -99,8 +100,6 @@ class RunDirectory:
         _append(self.path / "ledger.jsonl", ledger)
         _append(self.path / "rounds.jsonl", read_lines(other.path / "rounds.jsonl"))
         write_bytes(self.path / "checkpoint.safetensors", (other.path / "checkpoint.safetensors").read_bytes())
-        if other.memory().path.is_dir():
-            shutil.copytree(other.memory().path, self.memory().path)
 
     def append_round(self, line: Mapping[str, Any], refused: Iterable[Mapping[str, Any]]) -> None:
         _append(self.path / "ledger.jsonl", refused)
@@ -126,9 +125,12 @@ class RunDirectory:
             next_round, checkpoint = 0, None
         else:
             tensors, metadata = read_tensors(path)
-            next_round = int(metadata["next_round"])
             memory = {n.removeprefix("server."): t for n, t in tensors.items() if n.startswith("server.")}
-            model = ModelState.from_tensors({n: t for n, t in tensors.items() if not n.startswith("server.")})
+            try:
+                next_round = int(metadata["next_round"])
+                model = ModelState.from_tensors({n: t for n, t in tensors.items() if not n.startswith("server.")})
+            except (KeyError, ValueError) as error:
+                raise RunError(f"{path} is no checkpoint: {error}") from error
             checkpoint = Checkpoint(next_round, model, memory)
         self.memory().rewind(next_round)
         for name in ("rounds.jsonl", "ledger.jsonl"):
@@ -158,7 +160,7 @@ class RunDirectory:
 def read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, json.JSONDecodeError) as error:
+    except (OSError, ValueError) as error:  # ValueError: neither text nor JSON
         raise RunError(f"{path} cannot be read: {error}") from error
 
 
@@ -169,7 +171,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     lines = path.read_bytes().split(b"\n")[:-1]
     try:
         return [json.loads(line) for line in lines]
-    except json.JSONDecodeError as error:
+    except ValueError as error:
         raise RunError(f"{path} is damaged: {error}") from error
 
 

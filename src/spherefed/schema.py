@@ -5,6 +5,7 @@ A value of several possible dataclasses is written as a table with a `kind`, or 
 """
 
 import difflib
+import sys
 import types
 import typing
 from collections.abc import Iterable, Mapping
@@ -93,7 +94,10 @@ def _dataclass_from(wanted: Any, plain: Any, path: str) -> Any:
     if not isinstance(plain, Mapping):
         raise ConfigError(f"{path or wanted.__name__} must be a table of fields, got {plain!r}")
     known = {f.name: f for f in fields(wanted)}
-    given = {name: value for name, value in plain.items() if name != "kind" or "kind" in known}
+    kind = getattr(wanted, "kind", None)
+    if kind is not None and plain.get("kind", kind) != kind:
+        raise ConfigError(f"{_join(path, 'kind')} {plain['kind']!r} is unknown; {nearest(str(plain['kind']), [kind])}")
+    given = {name: value for name, value in plain.items() if name != "kind" or kind is None}
     for name in given:
         if name not in known:
             raise ConfigError(f"unknown key {_join(path, name)!r}; {nearest(name, known)}")
@@ -115,12 +119,14 @@ def _union_from(members: tuple[Any, ...], plain: Any, path: str) -> Any:
     kind = plain if isinstance(plain, str) else plain.get("kind") if isinstance(plain, Mapping) else None
     if kind not in kinds:
         allowed = [*kinds, *(["none"] if type(None) in members else [])]
+        if kind is None:
+            raise ConfigError(f"{path} needs a kind, got {plain!r}; allowed: {', '.join(allowed)}")
         raise ConfigError(f"{path}.kind {kind!r} is unknown; {nearest(str(kind), allowed)}")
     return _dataclass_from(kinds[kind], plain, path)
 
 
 def _scalar_from(wanted: Any, plain: Any, path: str) -> Any:
-    if wanted is float and type(plain) in (int, float):
+    if wanted is float and type(plain) in (int, float) and abs(plain) <= sys.float_info.max:
         return float(plain)
     if type(plain) is not wanted:
         names: dict[Any, str] = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}

@@ -5,6 +5,7 @@ client's whole round.
 """
 
 from dataclasses import dataclass, replace
+from math import isfinite
 
 import numpy as np
 import torch
@@ -36,8 +37,8 @@ class LocalTraining:
     weight_decay: float = 1e-5
 
     def __post_init__(self) -> None:
-        if not self.lr > 0:
-            raise ConfigError(f"local.lr must be positive, got {self.lr}")
+        if not (self.lr > 0 and isfinite(self.lr)):
+            raise ConfigError(f"local.lr must be a positive number, got {self.lr}")
         if self.head_epochs < 0:
             raise ConfigError(f"local.head_epochs must not be negative, got {self.head_epochs}")
         if self.epochs < 1 or self.batch_size < 1:
@@ -46,8 +47,8 @@ class LocalTraining:
             )
         if not 0 <= self.momentum < 1:
             raise ConfigError(f"local.momentum must be in [0, 1), got {self.momentum}")
-        if self.weight_decay < 0:
-            raise ConfigError(f"local.weight_decay must not be negative, got {self.weight_decay}")
+        if not (self.weight_decay >= 0 and isfinite(self.weight_decay)):
+            raise ConfigError(f"local.weight_decay must be a number and not negative, got {self.weight_decay}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ class Trained:
 
     num_steps: int
     loss: float
-    """Mean over the examples seen; 0 if there were none."""
+    """Mean of the loss alone, without what holds a client back or bends it, over the examples seen; 0 if none."""
 
 
 def train(
@@ -77,6 +78,7 @@ def train(
 
     `prox_mu` is FedProx's μ: the gradient of (μ/2)‖w − anchor‖², anchored at the round's starting point. `params` are
     the tensors to train, by default all; the others keep their values, though running statistics still follow the data.
+    With BatchNorm no batch has fewer than two examples (`Examples.epoch`), so one example alone gives no step.
     """
     classifier, trained = bench.classifier, bench.params if params is None else params
     weights = tuple(trained.values())
@@ -87,9 +89,13 @@ def train(
     seen: list[tuple[Tensor, int]] = []
     bench.set_training()
     for _ in range(local.epochs):
-        for inputs, labels in examples.epoch(local.batch_size, order, augment=augment, device=bench.device):
-            value = loss(classifier(inputs), labels) if bend.objective is None else bend.objective(inputs, labels)
-            gradient: Gradient = _gradient(value, weights)
+        for inputs, labels in examples.epoch(
+            local.batch_size, order, augment=augment, device=bench.device, smallest=bench.smallest_batch
+        ):
+            features = classifier.features(inputs)
+            value = loss(classifier.head(features), labels)
+            whole = value if bend.penalty is None else value + bend.penalty(inputs, features)
+            gradient: Gradient = _gradient(whole, weights)
             if linear is not None:
                 gradient = torch._foreach_add(gradient, linear)
             if anchors is not None:

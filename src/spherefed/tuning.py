@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from spherefed.errors import CalibrationError, ConfigError, FederationError
-from spherefed.evaluation import GLOBAL_TEST
+from spherefed.evaluation import GLOBAL_TEST, PERSONAL_TEST_BY_CLIENTS
 from spherefed.experiment import Experiment, changed
 from spherefed.runner import Engine, run_to_end
 
@@ -117,12 +117,20 @@ def _score(experiment: Experiment, engine: Engine) -> dict[str, float]:
     folder = Path(tempfile.mkdtemp(prefix="spherefed-tune-"))
     try:
         result = run_to_end(experiment, folder / "run", engine=engine)
-        return {stage: accuracies[GLOBAL_TEST] for stage, accuracies in result["accuracy"].items()}
+        return {stage: _judged(accuracies) for stage, accuracies in result["accuracy"].items()}
     except (FederationError, CalibrationError):
         # Diverged (every update was refused as not finite) or died (all features zero): a result, and a bad one.
         return dict.fromkeys(("trained", "calibrated") if experiment.calibration else ("trained",), 0.0)
     finally:
         shutil.rmtree(folder)
+
+
+def _judged(accuracies: Mapping[str, float]) -> float:
+    """The accuracy that decides: of the global model, or of the clients' own where there is no global one."""
+    for name in (GLOBAL_TEST, PERSONAL_TEST_BY_CLIENTS):
+        if name in accuracies:
+            return accuracies[name]
+    raise ConfigError(f"nothing to tune by: a run measured {', '.join(accuracies) or 'no accuracy'}")
 
 
 def _rounded(value: float) -> float:

@@ -12,6 +12,7 @@ from torch import Tensor
 from spherefed.errors import ModelError
 from spherefed.messages import LEARNED_HEAD, ModelState
 from spherefed.nn.classifier import Classifier
+from spherefed.nn.encoders.norm import batch_layers
 from spherefed.nn.layers import may_draw
 from spherefed.tensors import Tensors, mismatch
 
@@ -20,9 +21,12 @@ Part = Literal["all", "encoder", "head"]
 
 
 class Workbench:
-    """A classifier with its tensors by name: what is trained, what is averaged, and which of them are shared."""
+    """A classifier with its tensors by name: what is trained, what is averaged, and which of them are shared.
 
-    def __init__(self, classifier: Classifier, share: Part = "all") -> None:
+    With `local_statistics` the running statistics of BatchNorm are not, whatever else is.
+    """
+
+    def __init__(self, classifier: Classifier, share: Part = "all", *, local_statistics: bool = False) -> None:
         if classifier.head.is_open:
             raise ModelError("the feature dimension is not known yet: call the model once before federating it")
         self.classifier = classifier
@@ -31,34 +35,45 @@ class Workbench:
         self.buffers: dict[str, Tensor] = {
             n: b for n, b in classifier.named_buffers() if b.is_floating_point() and n != LEARNED_HEAD
         }
+        layers = batch_layers(classifier)
+        kept = {f"{layer}.{name}" for layer in layers for name in ("running_mean", "running_var") if local_statistics}
         self.shared_params = part_of(self.params, share)
-        self.shared_buffers = part_of(self.buffers, share)
+        self.shared_buffers = {n: b for n, b in part_of(self.buffers, share).items() if n not in kept}
         shared = {**self.shared_params, **self.shared_buffers}
         self.private = {n: t for n, t in {**self.params, **self.buffers}.items() if n not in shared}
         """What stays with the client: params and buffers that are not shared."""
         self.device = classifier.head.weight.device
+        self.smallest_batch = 2 if layers else 1
+        """Fewest examples to train on at once: one example has no variance to be normalised by."""
         self.may_draw = may_draw(classifier)
         """Whether a layer may draw random numbers when it trains."""
         self._layers = tuple(classifier.modules())
         self._own_head = classifier.head.weight.detach().clone()
         self._own_private = _cloned(self.private)
+        self._counters = {n: b for n, b in classifier.named_buffers() if not b.is_floating_point()}
+        self._own_counters = _cloned(self._counters)
 
     def lay(self, model: ModelState, private: Tensors | None = None) -> None:
         """Overwrite the bench with this state; where no head or no private part is given, the initial one is put back.
 
         A calibrated head takes precedence.
         """
-        for given, mine in ((model.params, self.shared_params), (model.buffers, self.shared_buffers)):
-            if given.keys() != mine.keys():
-                raise ModelError(f"the model that was sent does not fit this client's: {mismatch(given, mine)}")
+        head = {"weight": self.classifier.head.weight}
+        parts = [
+            (model.params, self.shared_params),
+            (model.buffers, self.shared_buffers),
+            (private or self._own_private, self.private),
+        ]
+        if model.head is not None:
+            parts.append((model.head, head))
         with torch.no_grad():
-            _copy(self.shared_params, model.params)
-            _copy(self.shared_buffers, model.buffers)
-            _copy(self.private, private or self._own_private)
-            if model.head is not None:
-                self.classifier.head.weight.copy_(model.head["weight"])
-            elif not self.classifier.head.learned:
-                self.classifier.head.weight.copy_(self._own_head)
+            for given, mine in parts:
+                if fault := mismatch(given, mine):
+                    raise ModelError(f"the model that was sent does not fit this client's: {fault}")
+                _copy(mine, given)
+            if model.head is None and not self.classifier.head.learned:
+                _copy(head, {"weight": self._own_head})
+            _copy(self._counters, self._own_counters)  # else they would count the clients that were here before
 
     def set_training(self) -> None:
         """Put every layer into training mode; `Module.train` itself would cost a tenth of a small client's round."""

@@ -8,6 +8,7 @@ semi-definite, of the right rank), and a client can be taken out again to the bi
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from math import isfinite
 from typing import ClassVar
 
 import torch
@@ -17,7 +18,7 @@ from spherefed.calibration.context import Context
 from spherefed.calibration.packing import diagonal_positions, packed_size, unpacked, upper
 from spherefed.calibration.solution import Solution, solve
 from spherefed.errors import CalibrationError, ConfigError
-from spherefed.nn.classifier import Classifier
+from spherefed.nn.classifier import Classifier, eval_mode
 from spherefed.tensors import Tensors, one_thread
 
 FEATURE_BITS = 20
@@ -119,8 +120,8 @@ class Statistics:
             given = {name: str(t.dtype) for name, t in tensors.items()}
             raise CalibrationError(f"FFC statistics are counts, gram and cross in int64, got {given}")
         counts, gram, cross = tensors["counts"], tensors["gram"], tensors["cross"]
-        dim = cross.shape[0] if cross.ndim == 2 else -1
-        if counts.shape != (2,) or gram.shape != (packed_size(dim),):
+        dim = cross.shape[0] if cross.ndim == 2 else 0
+        if counts.shape != (2,) or cross.ndim != 2 or gram.shape != (packed_size(dim),):
             raise CalibrationError(
                 f"FFC statistics do not fit together: counts {tuple(counts.shape)}, gram {tuple(gram.shape)}, "
                 f"cross {tuple(cross.shape)}"
@@ -129,8 +130,18 @@ class Statistics:
         if total.num_examples < 0 or total.num_zero < 0:
             raise CalibrationError(f"FFC statistics count {total.num_examples} examples")
         _check_count(total.num_examples)
+        total._check_sizes()
         total._check_trace()
         return total
+
+    def _check_sizes(self) -> None:
+        """No entry of V or U exceeds n, so that the sum over clients cannot wrap either."""
+        for name, tensor, bits in (("V", self.packed_gram, 2 * FEATURE_BITS), ("U", self.packed_cross, FEATURE_BITS)):
+            most = self.num_examples << bits
+            if tensor.numel() and not -most <= int(tensor.min()) <= int(tensor.max()) <= most:
+                raise CalibrationError(
+                    f"an entry of {name} is beyond what {self.num_examples} unit vectors can add up to"
+                )
 
     def _check_trace(self) -> None:
         """Unit norm gives trace(V) = n, less what truncation takes: at most 2√l · 2⁻²⁰ per example."""
@@ -145,26 +156,21 @@ def statistics(model: Classifier, batches: Iterable[tuple[Tensor, Tensor]]) -> S
     """Measure V and U (SphereFed, Eq. 9) of a model on batches of (inputs, labels).
 
     Features are put on the unit sphere in float64 whatever the model was trained with (without a bias the arg-max does
-    not depend on ‖z‖), in eval mode; give batches without augmentation. The model's mode is put back afterwards.
+    not depend on ‖z‖), in eval mode; give batches without augmentation. Every module's mode is put back afterwards.
     """
-    was_training = model.training
-    model.eval()
     device = next((t.device for t in (*model.parameters(), *model.buffers())), torch.device("cpu"))
     accumulator: Accumulator | None = None
-    try:
-        with torch.inference_mode(), torch.autocast(device.type, enabled=False):
-            for inputs, labels in batches:
-                features = model.raw_features(inputs.to(device))
-                if accumulator is None:
-                    accumulator = Accumulator(features.shape[1], model.num_classes, device)
-                accumulator.add(features, labels.to(device))
+    with eval_mode(model), torch.inference_mode(), torch.autocast(device.type, enabled=False):
+        for inputs, labels in batches:
+            features = model.raw_features(inputs.to(device))
             if accumulator is None:
-                if model.head.is_open:
-                    raise CalibrationError("no batch was given and the feature dimension is not known")
-                accumulator = Accumulator(model.head.weight.shape[1], model.num_classes, device)
-            return accumulator.total()
-    finally:
-        model.train(was_training)
+                accumulator = Accumulator(features.shape[1], model.num_classes, device)
+            accumulator.add(features, labels.to(device))
+        if accumulator is None:
+            if model.head.is_open:
+                raise CalibrationError("no batch was given and the feature dimension is not known")
+            accumulator = Accumulator(model.head.weight.shape[1], model.num_classes, device)
+        return accumulator.total()
 
 
 class Accumulator:
@@ -181,6 +187,10 @@ class Accumulator:
 
     def add(self, features: Tensor, labels: Tensor) -> None:
         """Add raw features (n, l) with their labels (n,)."""
+        if labels.ndim != 1 or labels.is_floating_point():
+            raise CalibrationError(
+                f"labels must be one whole number per example, got {labels.dtype} of shape {tuple(labels.shape)}"
+            )
         if len(features) != len(labels):
             raise CalibrationError(f"{len(features)} feature rows but {len(labels)} labels")
         if len(labels) and not (int(labels.min()) >= 0 and int(labels.max()) < len(self._cross_Cl)):
@@ -191,7 +201,7 @@ class Accumulator:
         self._num_zero += len(features) - len(rows)
         self._num_examples += len(rows)
         _check_count(self._num_examples)
-        self._cross_Cl.index_add_(0, labels if len(rows) == len(labels) else labels[kept], rows)
+        self._cross_Cl.index_add_(0, labels[kept].to(torch.int64), rows)
         for block in torch.split(rows, EXACT_ROWS - BLOCK_ROWS):
             self._rows.append(block)
             self._num_rows += len(block)
@@ -230,7 +240,8 @@ def truncated_unit_rows(features: Tensor) -> tuple[Tensor, Tensor]:
 
     Zero rows have no direction and are left out. Truncation, unlike rounding, keeps every norm at most 1.
     """
-    wide = features.to(torch.float64, copy=True)
+    # A copy, row by row in memory: the order in which a norm is summed must not follow the layout.
+    wide = features.to(torch.float64, copy=True, memory_format=torch.contiguous_format)
     # Dividing by the largest entry first keeps the squares of very long or very short rows in range.
     largest = wide.abs().amax(dim=1, keepdim=True)
     if not bool(largest.isfinite().all()):
@@ -254,8 +265,8 @@ class Ffc:
     """λ of Eq. 12 (Eq. 11's is this divided by N·C); trace(V) = n, so λ = c·n/l is c times the mean eigenvalue."""
 
     def __post_init__(self) -> None:
-        if not self.ridge >= 0:
-            raise ConfigError(f"calibration.ridge must not be negative, got {self.ridge}")
+        if not (self.ridge >= 0 and isfinite(self.ridge)):
+            raise ConfigError(f"calibration.ridge must be a number and not negative, got {self.ridge}")
 
     def measure(self, model: Classifier, batches: Iterable[tuple[Tensor, Tensor]]) -> Tensors:
         """On the client."""

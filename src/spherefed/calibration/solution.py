@@ -1,6 +1,7 @@
 """The closed form itself: from V and U, or any sum of them, to a head (SphereFed, Eq. 12), and how it was had."""
 
 from dataclasses import dataclass
+from math import isfinite
 from typing import Literal
 
 import torch
@@ -37,8 +38,8 @@ def solve(gram_ll: Tensor, cross_lC: Tensor, ridge: float) -> Solution:
     Cholesky while it is safe; where V + λI is singular to working precision, the eigenvectors above l·2⁻⁵²·λ_max
     give the minimum-norm solution.
     """
-    if not ridge >= 0:
-        raise CalibrationError(f"ridge must not be negative, got {ridge}")
+    if not (ridge >= 0 and isfinite(ridge)):
+        raise CalibrationError(f"ridge must be a number and not negative, got {ridge}")
     dim = len(gram_ll)
     cutoff = dim * 2.0**-52
     system_ll = gram_ll + ridge * torch.eye(dim, dtype=torch.float64, device=gram_ll.device)
@@ -53,6 +54,8 @@ def solve(gram_ll: Tensor, cross_lC: Tensor, ridge: float) -> Solution:
             )
     values_l, vectors_ll = torch.linalg.eigh(system_ll)
     largest = float(values_l[-1])
+    if not largest > 0:
+        raise CalibrationError("V is not the Gram matrix of any features; was something subtracted that was not added?")
     keep = values_l > cutoff * largest
     basis_lr = vectors_ll[:, keep]
     weight_lC = basis_lr @ ((basis_lr.T @ cross_lC) / values_l[keep, None])

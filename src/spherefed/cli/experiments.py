@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from spherefed.cli.options import DATA_ROOT, SET, engine_options, example, find_experiment
+from spherefed.cli.options import DATA_ROOT, SET, comparison_options, engine_options, example, find_experiment
 
 if TYPE_CHECKING:
+    from spherefed.experiment import Experiment
+    from spherefed.recipes.methods import Settings
     from spherefed.runner import Engine
 
 WIDE = 120
@@ -52,18 +54,7 @@ def run(experiment: str, settings: tuple[str, ...], out: Path | None, resume: bo
 @click.option("--base", default="fedavg", show_default=True, help="The base algorithm.")
 @click.option("--with", "overlays", default="ffc,spherefed", show_default=True, help="What is laid over it.")
 @click.option("--seeds", type=click.IntRange(1), default=5, show_default=True)
-@click.option(
-    "--set",
-    "settings",
-    multiple=True,
-    metavar="[METHOD:]PATH=VALUE",
-    help="Change a field, for all methods or for one.",
-)
-@click.option(
-    "--tuned", type=click.Path(path_type=Path), help="A file from `spherefed tune`; default: the recipe's own."
-)
-@click.option("--out", type=click.Path(path_type=Path), help="Folder of the runs; default: runs/NAME-DATE.")
-@click.option("--resume", is_flag=True, help="Go on with an interrupted comparison.")
+@comparison_options
 @engine_options
 def compare(
     experiment: str,
@@ -77,26 +68,44 @@ def compare(
     engine: "Engine",
 ) -> None:
     """Compare methods on identical partitions of EXPERIMENT (default: digits) over seeds; a table and a page."""
-    from datetime import datetime
-
-    from spherefed import comparison
-    from spherefed.experiment import changed
     from spherefed.recipes.methods import methods
     from spherefed.report.page import write_page
 
-    everywhere = [s for s in settings if ":" not in s.partition("=")[0]]
-    single = [s.partition(":")[::2] for s in settings if ":" in s.partition("=")[0]]
     names = [name.strip() for name in overlays.split(",") if name.strip()]
-    built = methods(find_experiment(experiment, everywhere), base, names, _tuned(experiment, tuned))
-    for name, setting in single:
-        _check_name(name, built)
-        built[name] = changed(built[name], [setting])
-    out = out or Path("runs") / f"{next(iter(built.values())).name}-{datetime.now():%Y%m%d-%H%M%S}"
-    with _progress(comparison.num_steps(built, seeds)) as advance:
-        for step in comparison.compare(built, seeds, out, engine=engine, resume=resume):
-            advance(f"{step.method}, seed {step.seed}", step.progress)
+    everywhere, single = _split(settings)
+    built = methods(find_experiment(experiment, everywhere), base, names, _tuned(experiment, tuned, everywhere))
+    out = _run_methods(_changed(built, single), seeds, out, engine=engine, resume=resume)
+    if _print_summary([out]):
+        click.echo(f"page: {write_page([out], out / 'report.html').resolve()}")
+
+
+@click.command(
+    epilog=example(
+        "spherefed personalize digits --seeds 3",
+        "spherefed personalize cifar100 --set partition.alpha=0.5 --set spherefed+sgd:personalization.lr=0.5",
+    )
+)
+@click.argument("experiment", default="digits")
+@click.option("--seeds", type=click.IntRange(1), default=1, show_default=True)
+@comparison_options
+@engine_options
+def personalize(
+    experiment: str,
+    seeds: int,
+    settings: tuple[str, ...],
+    tuned: Path | None,
+    out: Path | None,
+    resume: bool,
+    engine: "Engine",
+) -> None:
+    """Compare personalised methods (Table 8) on pooled data of EXPERIMENT, 15 % of each client's own held out."""
+    from spherefed.recipes.personal import personal_methods
+
+    everywhere, single = _split(settings)
+    built = personal_methods(find_experiment(experiment, everywhere), _tuned(experiment, tuned, everywhere))
+    out = _run_methods(_changed(built, single), seeds, out, engine=engine, resume=resume)
     _print_summary([out])
-    click.echo(f"page: {write_page([out], out / 'report.html').resolve()}")
+    click.echo(f"runs: {out}")
 
 
 @click.command(epilog=example("spherefed report runs/digits-20260101-120000", "spherefed report runs --out page.html"))
@@ -107,8 +116,8 @@ def report(runs: tuple[Path, ...], out: Path, markdown: bool) -> None:
     """Make the table and the page from RUNS: run directories, or folders of them."""
     from spherefed.report.page import write_page
 
-    _print_summary(list(runs), markdown=markdown)
-    click.echo(f"page: {write_page(list(runs), out).resolve()}", err=markdown)
+    if _print_summary(list(runs), markdown=markdown):
+        click.echo(f"page: {write_page(list(runs), out).resolve()}", err=markdown)
 
 
 @click.command(
@@ -180,13 +189,48 @@ def tune(
     click.echo(f"table: {out}")
 
 
-def _tuned(recipe: str, file: Path | None) -> Any:
+def _split(settings: tuple[str, ...]) -> tuple[list[str], list[tuple[str, str]]]:
+    """Settings for all methods, and (method, setting) for one."""
+    everywhere = [s for s in settings if ":" not in s.partition("=")[0]]
+    single = [s.partition(":") for s in settings if ":" in s.partition("=")[0]]
+    return everywhere, [(name, setting) for name, _, setting in single]
+
+
+def _changed(built: "dict[str, Experiment]", single: list[tuple[str, str]]) -> "dict[str, Experiment]":
+    from spherefed.experiment import changed
+
+    for name, setting in single:
+        _check_name(name, built)
+        built = {**built, name: changed(built[name], [setting])}
+    return built
+
+
+def _run_methods(
+    built: "dict[str, Experiment]", seeds: int, out: Path | None, *, engine: "Engine", resume: bool
+) -> Path:
+    """Run them all, showing progress; the folder of the runs."""
+    from datetime import datetime
+
+    from spherefed import comparison
+
+    out = out or Path("runs") / f"{next(iter(built.values())).name}-{datetime.now():%Y%m%d-%H%M%S}"
+    with _progress(comparison.num_steps(built, seeds)) as advance:
+        for step in comparison.compare(built, seeds, out, engine=engine, resume=resume):
+            advance(f"{step.method}, seed {step.seed}", step.progress)
+    return out
+
+
+def _tuned(recipe: str, file: Path | None, settings: list[str]) -> "Settings":
+    """Tuned values by method; what the user sets for all methods takes their place."""
     from spherefed import recipes
     from spherefed.runs import read_json
 
+    given = {setting.partition("=")[0].strip() for setting in settings}
     if file is None:
-        return recipes.tuned(recipe)
-    return {name: found["chosen"] for name, found in read_json(file)["methods"].items()}
+        found = recipes.tuned(recipe)
+    else:
+        found = {name: method["chosen"] for name, method in read_json(file)["methods"].items()}
+    return {name: {path: v for path, v in values.items() if path not in given} for name, values in found.items()}
 
 
 def _grids(texts: tuple[str, ...], built: "dict[str, Any]") -> tuple[str, dict[str, list[float]]]:
@@ -223,22 +267,37 @@ def _check_name(name: str, known: "dict[str, Any]") -> None:
         raise ConfigError(f"no method {name!r} in this comparison; {nearest(name, known)}")
 
 
-def _print_summary(runs: list[Path], *, markdown: bool = False) -> None:
+def _print_summary(runs: list[Path], *, markdown: bool = False) -> bool:
+    """The table of clients' own models, if there are any, and that of the global one; whether a page can be made.
+
+    Where examples are pooled there is no test set but the clients' own.
+    """
     from rich.console import Console
 
+    from spherefed.evaluation import GLOBAL_TEST, LOCAL_TEST_BY_CLIENTS
+    from spherefed.report import personal, tables
     from spherefed.report.summary import summarize
-    from spherefed.report.tables import markdown_table, rich_table
 
-    summary = summarize(runs)
-    if markdown:
-        click.echo(markdown_table(summary))
-        return
     console = Console()
     if not console.is_terminal:  # a file or a pipe has no edge at which to wrap
         console = Console(width=WIDE)
-    console.print(rich_table(summary))
-    for note in summary.notes:
+
+    def show(content: tables.Cells, caption: str) -> None:
+        if markdown:
+            click.echo(tables.markdown_cells(content, caption))
+        else:
+            console.print(tables.rich_cells(content, caption))
+
+    tested_globally = personal.tested_globally(runs)
+    if rows := personal.personal_rows(runs):
+        show(personal.personal_cells(rows), personal.CAPTION)
+        if not tested_globally:
+            return False
+    summary = summarize(runs, GLOBAL_TEST if tested_globally else LOCAL_TEST_BY_CLIENTS)
+    show(tables.cells(summary), tables.CAPTION)
+    for note in () if markdown else summary.notes:
         console.print(f"note: {note}", style="dim", highlight=False)
+    return tested_globally
 
 
 @contextmanager

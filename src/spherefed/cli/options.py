@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import wraps
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec
 
 import click
@@ -43,6 +44,26 @@ def engine_options(command: Callable[P, None]) -> Callable[P, None]:
         command(*args, **kwargs)
 
     return with_engine
+
+
+def comparison_options(command: Callable[P, None]) -> Callable[P, None]:
+    """--set, --tuned, --out, --resume, of commands that run several methods."""
+    for option in (
+        click.option("--resume", is_flag=True, help="Go on with an interrupted comparison."),
+        click.option("--out", type=click.Path(path_type=Path), help="Folder of the runs; default: runs/NAME-DATE."),
+        click.option(
+            "--tuned", type=click.Path(path_type=Path), help="A file from `spherefed tune`; default: the recipe's own."
+        ),
+        click.option(
+            "--set",
+            "settings",
+            multiple=True,
+            metavar="[METHOD:]PATH=VALUE",
+            help="Change a field, for all methods or for one.",
+        ),
+    ):
+        command = option(command)
+    return command
 
 
 SET = click.option(

@@ -7,6 +7,7 @@ idle costs its indices and nothing else. Where the pixels come from is `sources`
 import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -75,13 +76,22 @@ class Examples:
         return self.labels if self.indices is None else self.labels[self.indices]
 
     def epoch(
-        self, batch_size: int, order: np.random.Generator, *, augment: Augment | None = None, device: torch.device
+        self,
+        batch_size: int,
+        order: np.random.Generator,
+        *,
+        augment: Augment | None = None,
+        device: torch.device,
+        smallest: int = 1,
     ) -> Iterator[Batch]:
-        """One pass in a fresh random order; the last batch may be short."""
+        """One pass in a fresh random order; the last batch may be short.
+
+        If it has fewer than `smallest` examples, it joins the batch before it; a set with fewer gives no batch at all.
+        """
         everything = len(self) if self.indices is None else self.indices.numpy()
         shuffled = torch.from_numpy(order.permutation(everything))
-        for start in range(0, len(shuffled), batch_size):
-            chosen = shuffled[start : start + batch_size]
+        for start, stop in _cuts(len(shuffled), batch_size, smallest):
+            chosen = shuffled[start:stop]
             inputs = self.inputs.index_select(0, chosen)
             if augment is not None:
                 inputs = augment(inputs, order)
@@ -98,3 +108,15 @@ class Examples:
     def _finish(self, inputs: Tensor, device: torch.device) -> Tensor:
         inputs = inputs.to(device)
         return inputs if self.prepare is None else self.prepare(inputs)
+
+
+def _cuts(size: int, batch_size: int, smallest: int) -> Iterator[tuple[int, int]]:
+    """Where batches begin and end.
+
+    >>> list(_cuts(5, batch_size=2, smallest=1)), list(_cuts(5, batch_size=2, smallest=2))
+    ([(0, 2), (2, 4), (4, 5)], [(0, 2), (2, 5)])
+    """
+    starts = list(range(0, size, batch_size))
+    if starts and size - starts[-1] < smallest:
+        starts.pop()
+    return pairwise([*starts, size])

@@ -82,7 +82,7 @@ class Parallel:
         self._clients = range(len(assembly.partition.parts))
         self._context = multiprocessing.get_context("spawn")
         self._scratch = None
-        if assembly.experiment.algorithm.keeps_memory and memory is None:
+        if assembly.experiment.keeps_memory and memory is None:
             self._scratch = tempfile.TemporaryDirectory(prefix="spherefed-memory-")
             memory = Path(self._scratch.name)
         self._job = _Job(assembly.experiment, _shared(assembly.dataset), data_root, assembly.partition, device, memory)

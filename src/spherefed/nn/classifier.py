@@ -5,6 +5,8 @@ replaces the last layer of a whole classifier.
 """
 
 import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import torch
@@ -41,7 +43,10 @@ class Classifier(nn.Module):
             shape = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
             raise ModelError(f"the encoder must return one row of features per input, (n, l); got {shape}; flatten it")
         if head.is_open:
-            head.weight = _sphere(self.num_classes, features.shape[1], self.seed).weight.to(features.device)
+            with torch.inference_mode(False):  # the head outlives the pass that found its width, and is trained with
+                head.weight = _sphere(self.num_classes, features.shape[1], self.seed).weight.to(
+                    features.device, next((p.dtype for p in self.encoder.parameters()), torch.float32)
+                )
         elif features.shape[1] != head.weight.shape[1]:
             raise ModelError(
                 f"the encoder returns {features.shape[1]} features, the head expects {head.weight.shape[1]}"
@@ -89,11 +94,8 @@ def hyperspherical(
     head = Linear(None, learned=False) if dim is None else _sphere(num_classes, dim, seed)
     model = Classifier(encoder, head, num_classes=num_classes, normalize=True, seed=seed)
     if head.is_open and example is not None:
-        was_training = encoder.training
-        encoder.eval()  # a dry pass must not touch running statistics
-        with torch.no_grad():
+        with eval_mode(encoder), torch.no_grad():  # a dry pass must not touch running statistics
             model(example)
-        encoder.train(was_training)
     return model
 
 
@@ -122,6 +124,18 @@ def from_classifier(net: nn.Module, num_classes: int, layer: str | None = None, 
     encoder = _without(copy.deepcopy(net), name)
     head = _sphere(num_classes, old.in_features, seed).to(old.weight.device)
     return Classifier(encoder, head, num_classes=num_classes, normalize=True, seed=seed)
+
+
+@contextmanager
+def eval_mode(module: nn.Module) -> Iterator[None]:
+    """Everything in eval mode; afterwards each part is back in its own (a frozen BatchNorm stays frozen)."""
+    modes = [(part, part.training) for part in module.modules()]
+    module.eval()
+    try:
+        yield
+    finally:
+        for part, training in modes:
+            part.training = training
 
 
 def _sphere(num_classes: int, dim: int, seed: int) -> Linear:

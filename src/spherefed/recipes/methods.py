@@ -21,7 +21,7 @@ from spherefed.algorithms import (
 )
 from spherefed.calibration import Ccvr, Ffc, FfcGcv, Oracle
 from spherefed.errors import ConfigError
-from spherefed.experiment import Experiment, Model, changed
+from spherefed.experiment import Experiment, changed
 from spherefed.losses import CrossEntropy, MeanSquares
 from spherefed.nn.heads import FixedRandom, Learned, Orthonormal
 from spherefed.schema import nearest
@@ -43,7 +43,7 @@ BASES: Mapping[str, Callable[[], Algorithm]] = {
 
 def plain(experiment: Experiment) -> Experiment:
     """The base algorithm itself: a learned head, cross-entropy, no calibration."""
-    model = Model(encoder=experiment.model.encoder, head=Learned(), normalize=False)
+    model = replace(experiment.model, head=Learned(), normalize=False)
     return replace(experiment, model=model, loss=CrossEntropy(), calibration=None)
 
 
@@ -75,7 +75,7 @@ def with_babu(experiment: Experiment) -> Experiment:
 
 def with_spherefed(experiment: Experiment) -> Experiment:
     """Fixed orthonormal head (Eq. 4), unit features, MSE (Eq. 5), FFC (Eq. 10)."""
-    model = Model(encoder=experiment.model.encoder, head=Orthonormal(), normalize=True)
+    model = replace(experiment.model, head=Orthonormal(), normalize=True)
     return replace(experiment, model=model, loss=MeanSquares(), calibration=Ffc())
 
 
@@ -105,14 +105,15 @@ def on_base(experiment: Experiment, base: str) -> Experiment:
 def methods(experiment: Experiment, base: str, overlays: Sequence[str], tuned: Settings) -> dict[str, Experiment]:
     """The base and each overlay on it, by name, with tuned values where there are some."""
     on = on_base(experiment, base)
-    built = {base: _tuned(plain(on), tuned.get(base, {}))}
+    built = {base: tuned_by(plain(on), tuned.get(base, {}))}
     for overlay in overlays:
         if overlay not in OVERLAYS:
             raise ConfigError(f"unknown overlay {overlay!r}; {nearest(overlay, OVERLAYS)}")
         key = base if overlay in CALIBRATES else f"{base}+{overlay}"
-        built[f"{base}+{overlay}"] = _tuned(OVERLAYS[overlay](on), tuned.get(key, {}))
+        built[f"{base}+{overlay}"] = tuned_by(OVERLAYS[overlay](on), tuned.get(key, {}))
     return built
 
 
-def _tuned(experiment: Experiment, values: Mapping[str, float]) -> Experiment:
+def tuned_by(experiment: Experiment, values: Mapping[str, float]) -> Experiment:
+    """The experiment with tuned values by path."""
     return changed(experiment, [f"{path}={value!r}" for path, value in values.items()])

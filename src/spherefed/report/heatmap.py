@@ -3,6 +3,7 @@
 import base64
 import html
 import io
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -30,15 +31,25 @@ def heterogeneity_lines(figures: Heterogeneity) -> list[str]:
 
 
 def terminal_heatmap(partition: Partition, *, width: int = 80, max_rows: int = 40, colour: bool = True) -> Text:
-    """Clients downwards, classes across; neighbours are added up where there are more than fit.
+    """A line that says what is what, then clients downwards with their numbers at the left, and classes across.
 
-    Brightness is the count relative to the largest cell, by its square root, so that small holdings can be seen. In
-    colour a line shows two clients; without, for a file or a plain terminal, one client in five shades.
+    Neighbours are added up where there are more than fit. Brightness is the count relative to the largest cell, by its
+    square root, so that small holdings can be seen. In colour a line shows two rows; without, for a file or a plain
+    terminal, one row in five shades.
     """
     per_line = 2 if colour else 1
-    counts = _pool(_pool(partition.label_counts, width, axis=1), per_line * max_rows, axis=0)
+    num_clients, num_classes = partition.label_counts.shape
+    rows = _starts(num_clients, per_line * max_rows)
+    numbers = [_span(first, stop - 1) for first, stop in pairwise([*rows[::per_line].tolist(), num_clients])]
+    margin = max(map(len, numbers)) + 1
+    columns = _starts(num_classes, max(width - margin, 1))
+    counts = np.add.reduceat(np.add.reduceat(partition.label_counts, rows, axis=0), columns, axis=1)
     level = np.sqrt(counts / max(int(counts.max()), 1))
-    lines = [_line(level[top : top + per_line], colour) for top in range(0, len(level), per_line)]
+    pooled = f", {columns[1]} a cell" if len(columns) < num_classes else ""
+    header = f"rows: clients; columns: classes {_span(0, num_classes - 1)}{pooled}; brighter: more examples"
+    lines = [Text(header)]
+    for number, top in zip(numbers, range(0, len(level), per_line), strict=True):
+        lines.append(Text(f"{number:>{margin - 1}} ").append_text(_line(level[top : top + per_line], colour)))
     return Text("\n", no_wrap=True).join(lines)
 
 
@@ -91,11 +102,13 @@ def _page(partition: Partition, title: str) -> str:
     )
 
 
-def _pool(counts: "NDArray[np.int64]", limit: int, axis: int) -> "NDArray[np.int64]":
-    """Sums of equally many neighbours, so that at most `limit` remain."""
-    size = counts.shape[axis]
-    group = -(-size // limit)
-    return np.add.reduceat(counts, np.arange(0, size, group), axis=axis)
+def _span(first: int, last: int) -> str:
+    return str(first) if first == last else f"{first}–{last}"
+
+
+def _starts(size: int, limit: int) -> "NDArray[np.int64]":
+    """Where groups of equally many neighbours begin, so that there are at most `limit` groups."""
+    return np.arange(0, size, -(-size // limit))
 
 
 def _colour(level: float) -> str:

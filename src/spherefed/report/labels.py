@@ -15,6 +15,8 @@ Experiment = Mapping[str, Any]
 
 _CALIBRATIONS = {"ffc": "FFC", "ffc-gcv": "FFC (GCV)", "ccvr": "CCVR", "oracle": "oracle"}
 _CORRECTIONS = {"scaffold": "SCAFFOLD", "feddyn": "FedDyn", "moon": "MOON"}
+_PERSONALIZATIONS = {"local-ffc": "local FFC", "blended-ffc": "blended FFC"}
+_SERVERS = {"adam": "FedAdam", "yogi": "FedYogi", "adagrad": "FedAdagrad"}
 _SHARES = {"encoder": "FedRep", "head": "LG-FedAvg"}
 
 
@@ -24,7 +26,7 @@ def base_name(experiment: Experiment) -> str:
     >>> base_name({"algorithm": {"prox_mu": 0.01, "server": {"kind": "sgd", "lr": 1.0, "momentum": 0.0}}})
     'FedProx'
     >>> base_name({"algorithm": {"server": {"kind": "adam", "lr": 0.01}}})
-    'FedOpt (adam)'
+    'FedAdam'
     """
     correction = kind_of(_at(experiment, "algorithm.correction", "none"))
     share = str(_at(experiment, "algorithm.share", "all"))
@@ -35,7 +37,9 @@ def base_name(experiment: Experiment) -> str:
         parts.append("FedNova")
     server = kind_of(_at(experiment, "algorithm.server", "sgd"))
     momentum = _at(experiment, "algorithm.server.momentum", 0.0) if server == "sgd" else 0.0
-    if server != "sgd" or momentum or _at(experiment, "algorithm.server.lr", 1.0) != 1.0:
+    if server in _SERVERS:
+        parts.append(_SERVERS[server])
+    elif server != "sgd" or momentum or _at(experiment, "algorithm.server.lr", 1.0) != 1.0:
         parts.append(f"FedOpt ({server}{' momentum' if momentum else ''})")
     return " + ".join(parts) or "FedAvg"
 
@@ -50,15 +54,11 @@ def is_plain(experiment: Experiment) -> bool:
     return _switches(experiment) == ("learned", False, "ce")
 
 
-def stage_names(experiment: Experiment) -> tuple[str, str]:
-    """What the model is called as trained, and after calibration."""
-    base, calibration = base_name(experiment), kind_of(experiment.get("calibration"))
-    suffix = _CALIBRATIONS.get(calibration, calibration)
+def method_name(experiment: Experiment) -> str:
+    """The base algorithm and what is laid over it in training."""
+    base = base_name(experiment)
     if is_spherefed(experiment):
-        name = "SphereFed" if base == "FedAvg" else f"{base} + SphereFed"
-        if calibration == "none":
-            return f"{name} without FFC", name
-        return f"{name} before {suffix}", name if calibration == "ffc" else f"{name} with {suffix}"
+        return "SphereFed" if base == "FedAvg" else f"{base} + SphereFed"
     head, normalize, loss = _switches(experiment)
     name = f"{base} + BABU" if head == "random" else base
     extras = [
@@ -66,8 +66,30 @@ def stage_names(experiment: Experiment) -> tuple[str, str]:
         *([f"{head} head"] if head not in ("learned", "random") else []),
         *(["unit features"] if normalize else []),
     ]
-    name = ", ".join([name, *extras])
-    return name, f"{name} + {suffix}"
+    return ", ".join([name, *extras])
+
+
+def stage_names(experiment: Experiment) -> tuple[str, str]:
+    """What the model is called as trained, and after calibration."""
+    name, calibration = method_name(experiment), kind_of(experiment.get("calibration"))
+    suffix = _CALIBRATIONS.get(calibration, calibration)
+    if not is_spherefed(experiment):
+        return name, f"{name} + {suffix}"
+    if calibration == "none":
+        return f"{name} without FFC", name
+    return f"{name} before {suffix}", name if calibration == "ffc" else f"{name} with {suffix}"
+
+
+def personal_name(experiment: Experiment) -> str:
+    """What the clients' own models are called.
+
+    >>> personal_name({"personalization": {"kind": "fine-tune", "part": "head"}})
+    'FedAvg + fine-tuning of the head'
+    """
+    kind = kind_of(experiment.get("personalization"))
+    part = _at(experiment, "personalization.part", "all")
+    named = {"fine-tune": "fine-tuning" if part == "all" else f"fine-tuning of the {part}"} | _PERSONALIZATIONS
+    return method_name(experiment) + ("" if kind == "none" else f" + {named.get(kind, kind)}")
 
 
 def distinguish(name: str, experiments: Sequence[Experiment]) -> list[str]:

@@ -63,6 +63,8 @@ class Run:
     """`trained`, and `calibrated` if the experiment calibrates."""
     calibration: Mapping[str, Any] | None
     """How the calibration was solved."""
+    personal: Mapping[str, float] | None
+    """Mean and standard deviation over clients of their own models' accuracies, where they have some."""
     weights_sha256: str
 
     @property
@@ -114,7 +116,7 @@ def _read_run(path: Path, name: str) -> Run:
     lines = [_parsed(where, plain, _evaluated) for where, plain in _json_lines(path / "rounds.jsonl")]
     ledger = path / "ledger.jsonl"
     refusals = [_parsed(where, plain, _refusal) for where, plain in _json_lines(ledger)] if ledger.exists() else []
-    rounds, stages, calibration, weights = _read(path / "result.json", _result)
+    rounds, stages, calibration, personal, weights = _read(path / "result.json", _result)
     return Run(
         name=name,
         experiment=experiment,
@@ -125,18 +127,21 @@ def _read_run(path: Path, name: str) -> Run:
         rounds=rounds,
         stages=stages,
         calibration=calibration,
+        personal=personal,
         weights_sha256=weights,
     )
 
 
-def _result(plain: Any) -> tuple[int, dict[str, Stage], dict[str, Any] | None, str]:
+def _result(
+    plain: Any,
+) -> tuple[int, dict[str, Stage], dict[str, Any] | None, dict[str, float] | None, str]:
     traffic, seconds, accuracy = plain["traffic"], plain["seconds"], plain["accuracy"]
-    train = traffic["train"]
+    training = [phase for phase in ("train", "reestimate") if phase in traffic]
     trained = Stage(
         accuracy=_accuracies(accuracy[TRAINED]),
-        bytes_down=float(train["down"]),
-        bytes_up=float(train["up"]),
-        seconds=float(seconds["train"]),
+        bytes_down=sum(float(traffic[phase]["down"]) for phase in training),
+        bytes_up=sum(float(traffic[phase]["up"]) for phase in training),
+        seconds=sum(float(seconds[phase]) for phase in training),
     )
     stages = {TRAINED: trained}
     if accuracy.get(CALIBRATED):
@@ -146,8 +151,9 @@ def _result(plain: Any) -> tuple[int, dict[str, Stage], dict[str, Any] | None, s
             bytes_up=trained.bytes_up + float(traffic["calibrate"]["up"]),
             seconds=trained.seconds + float(seconds["calibrate"]),
         )
-    calibration = plain["calibration"]
-    return int(plain["rounds"]), stages, calibration and dict(calibration), str(plain["weights_sha256"])
+    calibration, personal = plain["calibration"], plain.get("personal") or {}
+    spread = {name: float(personal[name]) for name in ("mean", "std")} if "mean" in personal else None
+    return int(plain["rounds"]), stages, calibration and dict(calibration), spread, str(plain["weights_sha256"])
 
 
 def _accuracies(plain: Any) -> dict[str, float]:

@@ -79,12 +79,23 @@ class Summary:
         return self.rows[0]
 
 
-def summarize(paths: Iterable[Path], accuracy: str = GLOBAL_TEST) -> Summary:
-    """Read the runs at or below `paths` and compare them by the accuracy of that name."""
+def summarize(paths: Iterable[Path], accuracy: str | None = None) -> Summary:
+    """Read the runs at or below `paths` and compare them by the accuracy of that name.
+
+    By default on the global test set; where some run has no global model, by the first accuracy that all runs have.
+    """
     runs, skipped = read_runs(paths)
     groups, repeated = group_runs(runs)
-    rows = compare(groups, accuracy)
-    return Summary(groups=groups, rows=rows, notes=(*skipped, *repeated, *_doubts(groups, rows)))
+    name = accuracy or _common_accuracy(runs)
+    rows = compare(groups, name)
+    told = () if name == (accuracy or GLOBAL_TEST) else (f"Accuracy is {name}: not every run has {GLOBAL_TEST}.",)
+    return Summary(groups=groups, rows=rows, notes=(*told, *skipped, *repeated, *_doubts(groups, rows)))
+
+
+def _common_accuracy(runs: Sequence[Run]) -> str:
+    stages = [stage.accuracy for run in runs for stage in run.stages.values()]
+    common = [name for name in stages[0] if all(name in other for other in stages)] if stages else []
+    return GLOBAL_TEST if GLOBAL_TEST in common or not common else common[0]
 
 
 def estimate(values: Sequence[float]) -> Estimate:

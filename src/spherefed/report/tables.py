@@ -51,12 +51,21 @@ def cells(summary: Summary) -> Cells:
 
 def rich_table(summary: Summary) -> "Table":
     """The table for a terminal."""
+    return rich_cells(cells(summary), CAPTION)
+
+
+def markdown_table(summary: Summary) -> str:
+    """The table for documents, with the same content."""
+    return markdown_cells(cells(summary), CAPTION)
+
+
+def rich_cells(content: Cells, caption: str) -> "Table":
+    """Any table for a terminal."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
 
-    content = cells(summary)
-    table = Table(box=SIMPLE_HEAD, caption=CAPTION, caption_justify="left", pad_edge=False, padding=0, show_edge=False)
+    table = Table(box=SIMPLE_HEAD, caption=caption, caption_justify="left", pad_edge=False, padding=0, show_edge=False)
     for index, column in enumerate(content.columns):
         # Headings wrap and numbers do not. Text, not str: a label in brackets is no markup.
         width = max(len(text) for text in (*column.split(), *(line[index] for line in content.lines)))
@@ -66,12 +75,11 @@ def rich_table(summary: Summary) -> "Table":
     return table
 
 
-def markdown_table(summary: Summary) -> str:
-    """The table for documents, with the same content."""
-    content = cells(summary)
+def markdown_cells(content: Cells, caption: str) -> str:
+    """Any table for documents."""
     rule = ("---", *["---:"] * (len(content.columns) - 1))
     lines = [_markdown(content.columns), _markdown(rule), *map(_markdown, content.lines)]
-    return "\n".join([*lines, "", CAPTION, ""])
+    return "\n".join([*lines, "", caption, ""])
 
 
 def percent(value: Estimate) -> str:

@@ -1,6 +1,6 @@
 """The `NormLayer` of SphereFed, Tables 11-15: which one, in how many groups, and the convolution it always follows.
 
-Also `has_batch_statistics`, which asks of any network whether its layers look at the whole batch.
+Also `batch_layers`, which finds in any network the layers that look at the whole batch.
 """
 
 from math import gcd
@@ -42,11 +42,16 @@ def conv_norm(
 
 
 def has_batch_statistics(module: nn.Module) -> bool:
-    """Whether any layer is a BatchNorm: trains on its batch's statistics, and keeps running ones as buffers.
+    """Whether any layer is a BatchNorm.
 
     >>> has_batch_statistics(nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8)))
     True
     >>> has_batch_statistics(nn.GroupNorm(4, 8))
     False
     """
-    return any(isinstance(layer, _BatchNorm) for layer in module.modules())
+    return bool(batch_layers(module))
+
+
+def batch_layers(module: nn.Module) -> dict[str, _BatchNorm]:
+    """Every BatchNorm by name: it trains on its batch's statistics, and keeps running ones as buffers."""
+    return {name: layer for name, layer in module.named_modules() if isinstance(layer, _BatchNorm)}

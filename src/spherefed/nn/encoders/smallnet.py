@@ -6,7 +6,7 @@ from typing import ClassVar
 from torch import nn
 
 from spherefed.errors import ConfigError
-from spherefed.nn.encoders.norm import conv_norm
+from spherefed.nn.encoders.norm import Norm, conv_norm
 
 MIN_SIDE = 3
 LARGE_SIDE = 16
@@ -14,9 +14,10 @@ LARGE_SIDE = 16
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SmallNet:
-    """Three convolutions with GroupNorm, averaged over the four quarters of the image: l = 2·2·64 = 256 features."""
+    """Three normalised convolutions, averaged over the four quarters of the image: l = 2·2·64 = 256 features."""
 
     kind: ClassVar[str] = "smallnet"
+    norm: Norm = "group"
 
     def build(self, input_shape: tuple[int, ...]) -> nn.Module:
         if len(input_shape) != 3 or input_shape[0] < 1 or min(input_shape[1:]) < MIN_SIDE:
@@ -29,7 +30,7 @@ class SmallNet:
         first_stride = 2 if min(height, width) >= LARGE_SIDE else 1
         layers: list[nn.Module] = []
         for out_channels, stride in ((16, first_stride), (32, 2), (64, 1)):
-            layers += [*conv_norm(channels, out_channels, "group", stride=stride), nn.ReLU()]
+            layers += [*conv_norm(channels, out_channels, self.norm, stride=stride), nn.ReLU()]
             channels, height, width = out_channels, -(-height // stride), -(-width // stride)
         return nn.Sequential(*layers, _quarters(height, width), nn.Flatten())
 

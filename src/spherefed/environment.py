@@ -1,0 +1,38 @@
+"""What a result was computed with: versions, commit, machine, when it started."""
+
+import platform
+import subprocess
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from spherefed.experiment import Experiment
+
+
+def environment(experiment: Experiment, *, device: str, workers: int) -> dict[str, Any]:
+    """What the result was computed with."""
+    packages = ("spherefed", "torch", "numpy", "scipy", "scikit-learn", "safetensors")
+    return {
+        **{name: version(name) for name in packages},
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "commit": _commit(),
+        "seed": experiment.seed,
+        "device": device,
+        "workers": workers,
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "experiment_digest": experiment.digest(),
+    }
+
+
+def _commit() -> str | None:
+    """The commit of the source tree this package is run from, if it is one."""
+    here = Path(__file__).parent
+    try:
+        found = subprocess.run(
+            ["git", "-C", str(here), "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, check=False
+        )
+    except OSError:
+        return None
+    return found.stdout.strip() or None if found.returncode == 0 else None
