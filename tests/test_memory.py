@@ -241,7 +241,7 @@ def test_a_personal_model_is_loaded_by_its_client(tmp_path: Path) -> None:
     heads = [load(tmp_path, client=k).head.weight for k in range(2)]
     assert not torch.equal(heads[0], heads[1])
     assert torch.equal(heads[0], read_tensors(tmp_path / "memory" / "0.3.safetensors")[0]["private.head.weight"])
-    with pytest.raises(RunError, match="name the client"):
+    with pytest.raises(RunError, match="name the one whose model to load"):
         load(tmp_path)
 
 

@@ -14,7 +14,6 @@ from spherefed.algorithms import fedrep, scaffold
 from spherefed.calibration import Ffc
 from spherefed.cli import main
 from spherefed.comparison import compare, num_steps
-from spherefed.errors import RunError
 from spherefed.experiment import Experiment, changed
 from spherefed.files import read_tensors
 from spherefed.personalization import FineTune
@@ -122,15 +121,15 @@ def test_a_shared_training_gives_what_a_run_of_its_own_gives(method: str, table:
     ],
     ids=["scaffold", "fedrep"],
 )
-def test_methods_whose_clients_remember_train_for_themselves(first: Experiment, tmp_path: Path) -> None:
+def test_what_clients_remember_is_taken_over_with_the_rounds(first: Experiment, tmp_path: Path) -> None:
     after = {"calibration": Ffc()} if first.algorithm.share == "all" else {"personalization": FineTune()}
     methods = {"first": first, "second": replace(first, **after)}
-    steps = list(compare(methods, 1, tmp_path, engine=Engine()))
-    assert [step.method for step in steps] == ["first"] * 2 + ["second"] * 2
-    assert num_steps(methods, 1) == 4
-    second = RunDirectory(tmp_path / "third")
-    with pytest.raises(RunError, match="remember"):
-        second.adopt_rounds(RunDirectory(tmp_path / "first" / "seed-0"), methods["second"])
+    steps = list(compare(methods, 1, tmp_path / "shared", engine=Engine()))
+    assert [step.method for step in steps] == ["first"] * 2
+    assert num_steps(methods, 1) == 2
+    own = run_to_end(methods["second"], tmp_path / "own")
+    shared = RunDirectory(tmp_path / "shared" / "second" / "seed-0").result()
+    assert {**shared, "seconds": None} == {**own, "seconds": None}
 
 
 def test_a_calibration_that_takes_part_in_training_is_not_shared() -> None:

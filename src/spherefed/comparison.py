@@ -30,7 +30,7 @@ def compare(
         for name, method in methods.items():
             experiment = method.with_seed(seed)
             path = out / name / f"seed-{seed}"
-            key = _training_key(name, experiment)
+            key = experiment.training().digest()
             going_on = resume and (path / "experiment.json").exists()
             for progress in run(experiment, path, engine=engine, resume=going_on, trained=trained.get(key)):
                 yield Step(name, seed, progress)
@@ -44,9 +44,4 @@ def num_steps(methods: Mapping[str, Experiment], seeds: int) -> int:
 
 def shared_training(methods: Mapping[str, Experiment]) -> list[Experiment]:
     """One experiment per training run: methods that differ only in what comes after it share it."""
-    return list({_training_key(name, e): e for name, e in methods.items()}.values())
-
-
-def _training_key(name: str, experiment: Experiment) -> str:
-    """Equal for methods that share a training; a method whose clients remember anything shares with nobody."""
-    return name if experiment.algorithm.keeps_memory else experiment.training().digest()
+    return list({e.training().digest(): e for e in methods.values()}.values())

@@ -25,8 +25,6 @@ from spherefed.personalization import BlendedFfc
 from spherefed.runs import Checkpoint, RunDirectory, read_json, read_lines
 from spherefed.tensors import Tensors, one_thread, under
 
-CHECKPOINT_SECONDS = 1.0
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Engine:
@@ -37,12 +35,11 @@ class Engine:
     device: str = "cpu"
     data_root: str | None = None
     """Where data sets lie; None: the environment's choice."""
-    checkpoint_every: int | None = None
-    """Rounds between checkpoints; None: as many as pass in CHECKPOINT_SECONDS, so that short rounds do not wait for
-    the disk and a killed run repeats no more than that."""
+    checkpoint_every: int = 1
+    """Rounds between checkpoints."""
 
     def __post_init__(self) -> None:
-        if self.workers < 0 or (self.checkpoint_every is not None and self.checkpoint_every < 1):
+        if self.workers < 0 or self.checkpoint_every < 1:
             raise ConfigError(
                 f"workers must not be negative and checkpoint_every at least 1, "
                 f"got {self.workers} and {self.checkpoint_every}"
@@ -146,11 +143,11 @@ class _Finished:
 
 
 def _rounds(
-    assembly: Assembly, fleet: Fleet, directory: RunDirectory, start: Checkpoint, checkpoint_every: int | None
+    assembly: Assembly, fleet: Fleet, directory: RunDirectory, start: Checkpoint, checkpoint_every: int
 ) -> Generator[_Finished]:
     experiment = assembly.experiment
     unsaved: Checkpoint | None = None
-    began = saved = time.perf_counter()
+    began = time.perf_counter()
     try:
         for done, calibrated in _calibrated_rounds(assembly, fleet, start):
             last = done.index + 1 == experiment.rounds
@@ -165,18 +162,13 @@ def _rounds(
             directory.append_round(line | {"seconds": now - began}, [asdict(r) for r in refused])
             began = now
             unsaved = Checkpoint(done.index + 1, model, done.memory)
-            if last or _is_due(done.index, checkpoint_every, now - saved):
+            if last or (done.index + 1) % checkpoint_every == 0:
                 directory.save_checkpoint(unsaved)
-                unsaved, saved = None, now
+                unsaved = None
             yield _Finished(model, Progress(done.index, experiment.rounds, done.loss, accuracy))
     finally:
         if unsaved is not None:
             directory.save_checkpoint(unsaved)
-
-
-def _is_due(index: int, checkpoint_every: int | None, seconds: float) -> bool:
-    """Whether to save a checkpoint after this round, so many seconds after the last one."""
-    return seconds >= CHECKPOINT_SECONDS if checkpoint_every is None else (index + 1) % checkpoint_every == 0
 
 
 def _calibrated_rounds(

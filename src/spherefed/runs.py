@@ -13,6 +13,7 @@ result.json             accuracies, calibration, traffic, times; exists only whe
 """
 
 import json
+import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,13 +90,16 @@ class RunDirectory:
             )
 
     def adopt_rounds(self, other: "RunDirectory", experiment: Experiment) -> None:
-        """Take over the rounds of a finished run of the same training; what clients remember is never taken over."""
-        if experiment.algorithm.keeps_memory:
-            raise RunError(f"{self.path}: its clients remember their rounds, so rounds of another run cannot be used")
+        """Take over the rounds of a finished run of the same training, and what its clients remember of them.
+
+        The checkpoint comes last: without it, a run killed in between starts from round 0 and drops the rest.
+        """
         if not other.finished or experiment.training() != read(other.path).training():
             raise RunError(
                 f"{other.path} is not a finished run of the same training, so its rounds cannot be taken over"
             )
+        if other.memory().path.is_dir():
+            shutil.copytree(other.memory().path, self.memory().path, dirs_exist_ok=True)
         ledger = [line for line in read_lines(other.path / "ledger.jsonl") if line["round"] < experiment.rounds]
         _append(self.path / "ledger.jsonl", ledger)
         _append(self.path / "rounds.jsonl", read_lines(other.path / "rounds.jsonl"))

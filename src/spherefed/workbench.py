@@ -66,14 +66,13 @@ class Workbench:
         ]
         if model.head is not None:
             parts.append((model.head, head))
-        with torch.no_grad():
-            for given, mine in parts:
-                if fault := mismatch(given, mine):
-                    raise ModelError(f"the model that was sent does not fit this client's: {fault}")
-                _copy(mine, given)
-            if model.head is None and not self.classifier.head.learned:
-                _copy(head, {"weight": self._own_head})
-            _copy(self._counters, self._own_counters)  # else they would count the clients that were here before
+        for given, mine in parts:
+            if fault := mismatch(given, mine):
+                raise ModelError(f"the model that was sent does not fit this client's: {fault}")
+            _copy(mine, given)
+        if model.head is None and not self.classifier.head.learned:
+            _copy(head, {"weight": self._own_head})
+        _copy(self._counters, self._own_counters)  # else they would count the clients that were here before
 
     def set_training(self) -> None:
         """Put every layer into training mode; `Module.train` itself would cost a tenth of a small client's round."""
@@ -114,7 +113,8 @@ def part_of(tensors: Mapping[str, Tensor], part: Part) -> dict[str, Tensor]:
 
 def _copy(to: Mapping[str, Tensor], source: Tensors) -> None:
     if to:
-        torch._foreach_copy_(list(to.values()), [source[name] for name in to])
+        with torch.no_grad():
+            torch._foreach_copy_(list(to.values()), [source[name] for name in to])
 
 
 def _cloned(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

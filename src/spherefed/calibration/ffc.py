@@ -201,7 +201,8 @@ class Accumulator:
         self._num_zero += len(features) - len(rows)
         self._num_examples += len(rows)
         _check_count(self._num_examples)
-        self._cross_Cl.index_add_(0, labels[kept].to(torch.int64), rows)
+        wanted = labels.to(torch.int64)
+        self._cross_Cl.index_add_(0, wanted if len(rows) == len(wanted) else wanted[kept], rows)
         for block in torch.split(rows, EXACT_ROWS - BLOCK_ROWS):
             self._rows.append(block)
             self._num_rows += len(block)
@@ -240,7 +241,7 @@ def truncated_unit_rows(features: Tensor) -> tuple[Tensor, Tensor]:
 
     Zero rows have no direction and are left out. Truncation, unlike rounding, keeps every norm at most 1.
     """
-    # A copy, row by row in memory: the order in which a norm is summed must not follow the layout.
+    # A copy, since it is worked on in place; rows one after the other, since sums of a row depend on its layout.
     wide = features.to(torch.float64, copy=True, memory_format=torch.contiguous_format)
     # Dividing by the largest entry first keeps the squares of very long or very short rows in range.
     largest = wide.abs().amax(dim=1, keepdim=True)
