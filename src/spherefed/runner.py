@@ -303,4 +303,4 @@ def _fleet(assembly: Assembly, engine: Engine, directory: RunDirectory) -> InPro
     if engine.workers:
         path = None if memory is None else memory.path
         return Parallel(assembly, engine.workers, device=engine.device, data_root=engine.data_root, memory=path)
-    return InProcess(assembly.client, len(assembly.partition.parts), memory)
+    return InProcess(assembly.client, len(assembly.partition.parts), memory, assembly.stack())
