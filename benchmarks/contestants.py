@@ -6,6 +6,7 @@ A contestant is made from an experiment and a folder; `rounds` is resumed once p
 import copy
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -87,5 +88,7 @@ def contestant(name: str, experiment: Experiment, folder: Path) -> Bare | Ours:
             return Ours(experiment, folder)
         case ["workers", number]:
             return Ours(experiment, folder, workers=int(number))
+        case ["stacked", size]:
+            return Ours(replace(experiment, stack=int(size)), folder)
         case _:
             raise ValueError(f"no contestant {name!r}")

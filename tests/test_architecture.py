@@ -26,6 +26,7 @@ ROWS = [
         "personalization",
         "memory",
         "client",
+        "stacking",
     ],
     ["server_optimizers", "consistency", "algorithms", "admission", "schedules", "federation", "gathering"],
     ["experiment", "assembly"],

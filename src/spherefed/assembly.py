@@ -19,6 +19,7 @@ from spherefed.messages import ModelState
 from spherefed.nn.classifier import Classifier
 from spherefed.nn.encoders import has_batch_statistics
 from spherefed.rng import Purpose, stream, torch_stream
+from spherefed.stacking import Stack
 from spherefed.tensors import one_thread
 from spherefed.workbench import Workbench
 
@@ -74,6 +75,10 @@ class Assembly:
             again, validation = hold_out(len(kept), data.validation, held)
             kept, held_out = kept[again], kept[validation]
         return mine if len(kept) == len(mine) else mine.take(kept), mine.take(held_out)
+
+    def stack(self) -> Stack | None:
+        """Where clients train together, if the experiment wants them to."""
+        return Stack(self.bench, self.experiment.stack) if self.experiment.stack else None
 
     def initial(self) -> ModelState:
         """The model before round 0; call it before the bench has been worked on."""

@@ -90,6 +90,9 @@ class Experiment:
     """Fewest examples for which a client sends calibration statistics; fewer would reveal them."""
     evaluate_every: int = 1
     """Rounds between evaluations on the test set; the last round is always evaluated."""
+    stack: int = 0
+    """Clients that train as one computation, so many in the order they are asked: faster where models are small, equal
+    up to rounding; 0: one by one."""
 
     def __post_init__(self) -> None:
         if not self.name or "/" in self.name or self.name.startswith("."):
@@ -109,6 +112,15 @@ class Experiment:
         if self.algorithm.normalize_steps and self.algorithm.prox_mu:  # no schedule rises above local.lr
             _check_normalizable(self.local.lr, self.local.momentum, self.algorithm.prox_mu)
         self._check_parts()
+        self._check_stack()
+
+    def _check_stack(self) -> None:
+        """Whether clients can train as one; what the model has to say about it is seen when it is built."""
+        if self.stack < 0:
+            raise ConfigError(f"stack must not be negative, got {self.stack}")
+        if self.stack and (self.algorithm.keeps_memory or self.local.head_epochs):
+            which = "local.head_epochs" if self.local.head_epochs else "an algorithm whose clients remember"
+            raise ConfigError(f"stack = {self.stack} does not go with {which}; use stack = 0")
 
     def _check_parts(self) -> None:
         """Whether what is shared, calibrated and personalised goes together."""

@@ -22,7 +22,14 @@ class CrossEntropy:
             raise ConfigError(f"loss.scale must be positive, got {self.scale}")
 
     def __call__(self, scores: Tensor, labels: Tensor) -> Tensor:
-        return functional.cross_entropy(scores if self.scale == 1.0 else scores * self.scale, labels)
+        return functional.cross_entropy(self._scaled(scores), labels)
+
+    def each(self, scores: Tensor, labels: Tensor) -> Tensor:
+        """Example by example, (n,)."""
+        return functional.cross_entropy(self._scaled(scores), labels, reduction="none")
+
+    def _scaled(self, scores: Tensor) -> Tensor:
+        return scores if self.scale == 1.0 else scores * self.scale
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +40,10 @@ class MeanSquares:
 
     def __call__(self, scores: Tensor, labels: Tensor) -> Tensor:
         return sphere_mse(scores, labels)
+
+    def each(self, scores: Tensor, labels: Tensor) -> Tensor:
+        """Example by example, (n,)."""
+        return (scores - functional.one_hot(labels, scores.shape[1])).square().mean(dim=1)
 
 
 Loss = CrossEntropy | MeanSquares

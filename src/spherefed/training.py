@@ -4,6 +4,7 @@ The arithmetic is torch.optim.SGD's to the bit; its object is not used because m
 client's whole round.
 """
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from math import isfinite
 
@@ -19,6 +20,9 @@ from spherefed.tensors import Tensors
 from spherefed.workbench import Workbench, part_of
 
 Gradient = tuple[Tensor, ...] | list[Tensor]
+Objective = tuple[Tensor, int | None]
+"""What to differentiate, computed when it is asked for; and, of stacked clients, how many it is for: the first ones,
+never more than the time before. None: there is but one client."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,46 +78,72 @@ def train(
     anchor: Tensors | None = None,
     bend: Bend = STRAIGHT,
 ) -> Trained:
-    """Train in place: v ← ρv + (∇f(w) + weight_decay·w + μ(w − anchor) + bend),  w ← w − lr·v.
+    """Train in place, as `descend` does, on batches in the given order.
 
     `prox_mu` is FedProx's μ: the gradient of (μ/2)‖w − anchor‖², anchored at the round's starting point. `params` are
     the tensors to train, by default all; the others keep their values, though running statistics still follow the data.
     With BatchNorm no batch has fewer than two examples (`Examples.epoch`), so one example alone gives no step.
     """
     classifier, trained = bench.classifier, bench.params if params is None else params
-    weights = tuple(trained.values())
-    values = [w.detach() for w in weights]  # the same memory, but what happens to it is no history for autograd
-    anchors = [anchor[name] for name in trained] if anchor is not None and prox_mu else None
-    linear = None if bend.linear is None else [bend.linear[name] for name in trained]
-    velocity: Gradient | None = None
     seen: list[tuple[Tensor, int]] = []
+
+    def objectives() -> Iterator[Objective]:
+        for _ in range(local.epochs):
+            for inputs, labels in examples.epoch(
+                local.batch_size, order, augment=augment, device=bench.device, smallest=bench.smallest_batch
+            ):
+                features = classifier.features(inputs)
+                value = loss(classifier.head(features), labels)
+                seen.append((value.detach(), len(labels)))
+                yield (value if bend.penalty is None else value + bend.penalty(inputs, features)), None
+
     bench.set_training()
-    for _ in range(local.epochs):
-        for inputs, labels in examples.epoch(
-            local.batch_size, order, augment=augment, device=bench.device, smallest=bench.smallest_batch
-        ):
-            features = classifier.features(inputs)
-            value = loss(classifier.head(features), labels)
-            whole = value if bend.penalty is None else value + bend.penalty(inputs, features)
-            gradient: Gradient = _gradient(whole, weights)
-            if linear is not None:
-                gradient = torch._foreach_add(gradient, linear)
-            if anchors is not None:
-                gradient = torch._foreach_add(gradient, torch._foreach_sub(values, anchors), alpha=prox_mu)
-            if local.weight_decay:
-                gradient = torch._foreach_add(gradient, values, alpha=local.weight_decay)
-            if not local.momentum:
-                velocity = gradient
-            elif velocity is None:  # a copy, because autograd may hand out one tensor for two parameters
-                velocity = [g.clone() for g in gradient]
-            else:
-                torch._foreach_mul_(velocity, local.momentum)
-                torch._foreach_add_(velocity, gradient)
-            torch._foreach_add_(values, velocity, alpha=-lr)
-            seen.append((value.detach(), len(labels)))
+    descend(trained, objectives(), local=local, lr=lr, prox_mu=prox_mu, anchor=anchor, linear=bend.linear)
     # Read at the end: no device waits in mid-work.
     loss_sum, num_seen = sum(float(v) * n for v, n in seen), sum(n for _, n in seen)
     return Trained(len(seen), loss_sum / max(num_seen, 1))
+
+
+def descend(
+    trained: Tensors,
+    objectives: Iterable[Objective],
+    *,
+    local: LocalTraining,
+    lr: float,
+    prox_mu: float = 0.0,
+    anchor: Tensors | None = None,
+    linear: Tensors | None = None,
+) -> None:
+    """Once per objective:  v ← ρv + (∇f(w) + weight_decay·w + μ(w − anchor) + linear),  w ← w − lr·v,  in place.
+
+    Where clients are stacked, tensors have them as their first axis, and those that an objective is not for stay as
+    they are, velocity and all: no gradient is not enough, because momentum and weight decay would move them.
+    """
+    weights = tuple(trained.values())
+    values = [w.detach() for w in weights]  # the same memory, but what happens to it is no history for autograd
+    anchors = [anchor[name] for name in trained] if anchor is not None and prox_mu else None
+    added = None if linear is None else [linear[name] for name in trained]
+    velocity: Gradient | None = None
+    for value, active in objectives:
+        gradient: Gradient = _gradient(value, weights)
+        if active is not None and active < len(values[0]):
+            values, velocity = [v[:active] for v in values], velocity and [v[:active] for v in velocity]
+        if active is not None and active < len(gradient[0]):
+            gradient = [g[:active] for g in gradient]
+        if added is not None:
+            gradient = torch._foreach_add(gradient, added)
+        if anchors is not None:
+            gradient = torch._foreach_add(gradient, torch._foreach_sub(values, anchors), alpha=prox_mu)
+        if local.weight_decay:
+            gradient = torch._foreach_add(gradient, values, alpha=local.weight_decay)
+        if not local.momentum:
+            velocity = gradient
+        elif velocity is None:  # a copy, because autograd may hand out one tensor for two parameters
+            velocity = [g.clone() for g in gradient]
+        else:
+            torch._foreach_mul_(velocity, local.momentum)
+            torch._foreach_add_(velocity, gradient)
+        torch._foreach_add_(values, velocity, alpha=-lr)
 
 
 def _gradient(value: Tensor, weights: tuple[Tensor, ...]) -> tuple[Tensor, ...]:

@@ -45,9 +45,6 @@ class Workbench:
         self.device = classifier.head.weight.device
         self.smallest_batch = 2 if layers else 1
         """Fewest examples to train on at once: one example has no variance to be normalised by."""
-        self.may_draw = may_draw(classifier)
-        """Whether a layer may draw random numbers when it trains."""
-        self._layers = tuple(classifier.modules())
         self._own_head = classifier.head.weight.detach().clone()
         self._own_private = _cloned(self.private)
         self._counters = {n: b for n, b in classifier.named_buffers() if not b.is_floating_point()}
@@ -76,8 +73,13 @@ class Workbench:
 
     def set_training(self) -> None:
         """Put every layer into training mode; `Module.train` itself would cost a tenth of a small client's round."""
-        if not all(layer.training for layer in self._layers):
+        if not all(layer.training for layer in self.classifier.modules()):
             self.classifier.train()
+
+    @property
+    def may_draw(self) -> bool:
+        """Whether a layer may draw random numbers when it trains."""
+        return may_draw(self.classifier)
 
     def head_of(self, model: ModelState) -> Tensor:
         """The head with which this state classifies, (C, l): calibrated, learned, or the bench's fixed one."""

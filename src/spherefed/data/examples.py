@@ -88,14 +88,18 @@ class Examples:
 
         If it has fewer than `smallest` examples, it joins the batch before it; a set with fewer gives no batch at all.
         """
-        everything = len(self) if self.indices is None else self.indices.numpy()
-        shuffled = torch.from_numpy(order.permutation(everything))
-        for start, stop in _cuts(len(shuffled), batch_size, smallest):
-            chosen = shuffled[start:stop]
+        for chosen in self.shuffled(batch_size, order, smallest=smallest):
             inputs = self.inputs.index_select(0, chosen)
             if augment is not None:
                 inputs = augment(inputs, order)
-            yield self._finish(inputs, device), self.labels.index_select(0, chosen).to(device)
+            yield self.finished(inputs, device), self.labels.index_select(0, chosen).to(device)
+
+    def shuffled(self, batch_size: int, order: np.random.Generator, *, smallest: int = 1) -> Iterator[Tensor]:
+        """The batches of `epoch` as positions in the shared tensors."""
+        everything = len(self) if self.indices is None else self.indices.numpy()
+        positions = torch.from_numpy(order.permutation(everything))
+        for start, stop in _cuts(len(positions), batch_size, smallest):
+            yield positions[start:stop]
 
     def in_order(self, batch_size: int, *, device: torch.device) -> Iterator[Batch]:
         """One pass in stored order, without augmentation: for evaluation and statistics."""
@@ -103,9 +107,10 @@ class Examples:
             chosen: slice | Tensor = slice(start, start + batch_size)
             if self.indices is not None:
                 chosen = self.indices[chosen]
-            yield self._finish(self.inputs[chosen], device), self.labels[chosen].to(device)
+            yield self.finished(self.inputs[chosen], device), self.labels[chosen].to(device)
 
-    def _finish(self, inputs: Tensor, device: torch.device) -> Tensor:
+    def finished(self, inputs: Tensor, device: torch.device) -> Tensor:
+        """Stored inputs as the encoder wants them, where it is."""
         inputs = inputs.to(device)
         return inputs if self.prepare is None else self.prepare(inputs)
 

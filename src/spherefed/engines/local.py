@@ -26,24 +26,32 @@ from spherefed.data.sources import Dataset
 from spherefed.errors import ConfigError
 from spherefed.experiment import Experiment
 from spherefed.memory import MemoryDirectory, MemoryInRam, MemoryStore
-from spherefed.messages import Failure, Reply, Request
+from spherefed.messages import Failure, Reply, Request, Train
+from spherefed.stacking import Stack, train_together
 
 
 class InProcess:
     """A fleet of clients that take turns in this process."""
 
-    def __init__(self, client: Callable[[int], Client], num_clients: int, memory: MemoryStore | None = None) -> None:
+    def __init__(
+        self,
+        client: Callable[[int], Client],
+        num_clients: int,
+        memory: MemoryStore | None = None,
+        stack: Stack | None = None,
+    ) -> None:
         self._client = client
         self._clients = range(num_clients)
         self._memory = MemoryInRam() if memory is None else memory
+        self._stack = stack
 
     @property
     def clients(self) -> Sequence[int]:
         return self._clients
 
     def ask(self, clients: Sequence[int], request: Request) -> Iterator[Reply | Failure]:
-        for number in clients:
-            yield answer(self._client, number, request, self._memory)
+        for group in in_groups(clients, request, 0 if self._stack is None else self._stack.size):
+            yield from answer_group(self._client, group, request, self._memory, self._stack)
 
     def close(self) -> None:
         """Nothing to end."""
@@ -61,8 +69,32 @@ def answer(client: Callable[[int], Client], number: int, request: Request, store
     return reply
 
 
+def in_groups(clients: Sequence[int], request: Request, stack: int) -> list[Sequence[int]]:
+    """Who is answered for in one piece of work: for training as many as are stacked, else each alone."""
+    size = stack if stack and isinstance(request, Train) else 1
+    return [clients[start : start + size] for start in range(0, len(clients), size)]
+
+
+def answer_group(
+    client: Callable[[int], Client],
+    numbers: Sequence[int],
+    request: Request,
+    store: MemoryStore,
+    stack: Stack | None,
+) -> Sequence[Reply | Failure]:
+    """The answers of one group, in its order."""
+    if stack is None or not isinstance(request, Train):
+        return [answer(client, number, request, store) for number in numbers]
+    try:
+        return train_together(stack, [client(number) for number in numbers], request)
+    except Exception as error:
+        return [Failure(number, f"{type(error).__name__}: {error}") for number in numbers]
+
+
 MAX_ATTEMPTS = 2
 """A client whose worker died is run once more; a second death is its own doing."""
+WINDOW = 64
+"""Groups among which workers choose the largest."""
 
 
 class Parallel:
@@ -93,33 +125,35 @@ class Parallel:
         return self._clients
 
     def ask(self, clients: Sequence[int], request: Request) -> Iterator[Reply | Failure]:
-        """Whoever is free takes the next client; answers are handed on in the order asked."""
-        waiting = deque(clients)
-        attempts = dict.fromkeys(clients, 0)
-        done: dict[int, Reply | Failure] = {}
+        """Whoever is free takes the next group; answers are handed on in the order asked."""
+        groups = in_groups(clients, request, self._job.experiment.stack)
+        waiting = deque(self._largest_first(groups))
+        attempts = [0] * len(groups)
+        done: dict[int, Sequence[Reply | Failure]] = {}
         message = _packed(request)
         for index, worker in enumerate(self._workers):
-            if worker.client != IDLE:  # left in mid-work by an `ask` that was not read to its end
+            if worker.task != IDLE:  # left in mid-work by an `ask` that was not read to its end
                 worker.process.kill()
                 self._workers[index] = self._hire()
             _send(self._workers[index], "request", message)
         position = 0
-        while position < len(clients):
-            self._hand_out(waiting, attempts)
+        while position < len(groups):
+            self._hand_out(waiting, groups, attempts)
             for index, worker in self._ready():
-                number = worker.client
+                task = worker.task
                 try:
-                    done[number] = _unpacked(worker.connection.recv())
-                    self._workers[index] = replace(worker, client=IDLE)
+                    done[task] = [_unpacked(reply) for reply in worker.connection.recv()]
+                    self._workers[index] = replace(worker, task=IDLE)
                 except (EOFError, OSError):
                     self._workers[index] = self._hire()
                     _send(self._workers[index], "request", message)
-                    if attempts[number] < MAX_ATTEMPTS:
-                        waiting.appendleft(number)
+                    if attempts[task] < MAX_ATTEMPTS:
+                        waiting.appendleft(task)
                     else:
-                        done[number] = Failure(number, f"its worker process died {MAX_ATTEMPTS} times")
-            while position < len(clients) and clients[position] in done:
-                yield done.pop(clients[position])
+                        cause = f"its worker process died {MAX_ATTEMPTS} times"
+                        done[task] = [Failure(number, cause) for number in groups[task]]
+            while position in done:
+                yield from done.pop(position)
                 position += 1
 
     def close(self) -> None:
@@ -134,16 +168,26 @@ class Parallel:
         if self._scratch is not None:
             self._scratch.cleanup()
 
-    def _hand_out(self, waiting: "deque[int]", attempts: dict[int, int]) -> None:
+    def _largest_first(self, groups: Sequence[Sequence[int]]) -> Iterator[int]:
+        """The order in which to begin: the longest work first, so that nobody waits for it at the end.
+
+        Within a window, because answers that are early have to be kept until it is their turn.
+        """
+        parts = self._job.partition.parts
+        for start in range(0, len(groups), WINDOW):
+            tasks = range(start, min(start + WINDOW, len(groups)))
+            yield from sorted(tasks, key=lambda task: -sum(len(parts[number]) for number in groups[task]))
+
+    def _hand_out(self, waiting: "deque[int]", groups: Sequence[Sequence[int]], attempts: list[int]) -> None:
         for index, worker in enumerate(self._workers):
-            if worker.client == IDLE and waiting:
-                number = waiting.popleft()
-                attempts[number] += 1
-                self._workers[index] = replace(worker, client=number)
-                _send(worker, "client", number)
+            if worker.task == IDLE and waiting:
+                task = waiting.popleft()
+                attempts[task] += 1
+                self._workers[index] = replace(worker, task=task)
+                _send(worker, "clients", groups[task])
 
     def _ready(self) -> "list[tuple[int, _Worker]]":
-        busy = {w.connection: (i, w) for i, w in enumerate(self._workers) if w.client != IDLE}
+        busy = {w.connection: (i, w) for i, w in enumerate(self._workers) if w.task != IDLE}
         return [busy[connection] for connection in wait(list(busy)) if isinstance(connection, Connection)]
 
     def _hire(self) -> "_Worker":
@@ -161,8 +205,8 @@ IDLE = -1
 class _Worker:
     process: Any
     connection: "Connection[Any, Any]"
-    client: int
-    """The client it is working on, or IDLE."""
+    task: int
+    """The number of the group it is working on, or IDLE."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +234,7 @@ def _work(connection: "Connection[Any, Any]", job: _Job) -> None:
     bench = build_bench(job.experiment, data.input_shape, data.num_classes, job.device)
     assembly = Assembly(job.experiment, data, job.partition, bench)
     store: MemoryStore = MemoryInRam() if job.memory is None else MemoryDirectory(job.memory)
+    stack = assembly.stack()
     request: Request | None = None
     try:
         while True:
@@ -198,7 +243,8 @@ def _work(connection: "Connection[Any, Any]", job: _Job) -> None:
                 request = _unpacked(content)
             else:
                 assert request is not None
-                connection.send(_packed(answer(assembly.client, content, request, store)))
+                answers = answer_group(assembly.client, content, request, store, stack)
+                connection.send([_packed(each) for each in answers])
     except (EOFError, OSError):
         os._exit(0)  # the parent has gone; nothing here needs saving
 

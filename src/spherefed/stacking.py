@@ -1,0 +1,135 @@
+"""Several clients trained as one computation: the step of `training`, with clients as a first axis.
+
+Only where clients neither remember nor bend their descent, and models have no batch statistics and draw nothing at
+random. Results equal those of clients one by one up to rounding.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import takewhile
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.nn.utils.rnn import pad_sequence
+
+from spherefed.client import Client
+from spherefed.errors import ConfigError
+from spherefed.messages import LEARNED_HEAD, ModelState, Train, TrainReply
+from spherefed.nn.stacked import stacked
+from spherefed.rng import Purpose, stream
+from spherefed.tensors import one_thread
+from spherefed.training import Objective, descend, effective_steps
+from spherefed.workbench import Workbench
+
+
+class Stack:
+    """Room for several clients' models, side by side, in one process."""
+
+    def __init__(self, bench: Workbench, size: int) -> None:
+        if bench.may_draw:
+            raise ConfigError(f"stack = {size} needs a model that draws nothing at random; use stack = 0")
+        self.size = size
+        self.bench = bench
+        self._encoder = stacked(bench.classifier.encoder, size).train()
+        own: dict[str, Tensor] = {f"encoder.{name}": p for name, p in self._encoder.named_parameters()}
+        if bench.classifier.head.learned:
+            head = bench.params[LEARNED_HEAD].detach()
+            own[LEARNED_HEAD] = head.expand(size, *head.shape).clone().requires_grad_()
+        self.params = {name: own[name] for name in bench.params}
+        self._fixed_head = bench.classifier.head.weight
+
+    def lay(self, model: ModelState) -> None:
+        """Give every client this model."""
+        self._fixed_head = self.bench.head_of(model)
+        with torch.no_grad():
+            torch._foreach_copy_(list(self.params.values()), [model.params[name] for name in self.params])
+
+    def moved_from(self, model: ModelState) -> dict[str, Tensor]:
+        """By how much each client's parameters differ from this model's, clients first."""
+        with torch.no_grad():
+            return {name: stacked - model.params[name] for name, stacked in self.params.items()}
+
+    def scores(self, inputs: Tensor, num: int) -> Tensor:
+        """(n, K·c, …) → (n, K, C) for the first K clients."""
+        features_nKl = self._encoder(inputs).reshape(len(inputs), num, -1)
+        if self.bench.classifier.normalize:
+            features_nKl = functional.normalize(features_nKl, dim=2)
+        if LEARNED_HEAD not in self.params:
+            return functional.linear(features_nKl, self._fixed_head)
+        head_KlC = self.params[LEARNED_HEAD][:num].transpose(1, 2)
+        return torch.bmm(features_nKl.transpose(0, 1), head_KlC).transpose(0, 1)
+
+
+def train_together(stack: Stack, clients: Sequence[Client], request: Train) -> list[TrainReply]:
+    """What each client would answer alone, up to rounding."""
+    assert len(clients) <= stack.size
+    # Those with most batches first, so that whoever is still at work is always at the front.
+    lined_up = sorted(clients, key=lambda client: -len(client.examples))
+    duties = clients[0].duties
+    seen: list[tuple[Tensor, list[int]]] = []
+    with one_thread():
+        stack.lay(request.model)
+        descend(
+            stack.params,
+            _objectives(stack, lined_up, request.round, seen),
+            local=duties.local,
+            lr=request.lr,
+            prox_mu=duties.prox_mu,
+            anchor=request.model.params,
+        )
+        moved = stack.moved_from(request.model)
+    losses = [[(v, n) for v, n in zip(values.tolist(), sizes, strict=True)] for values, sizes in seen]
+    replies = {}
+    for place, client in enumerate(lined_up):
+        own = [step[place] for step in losses if place < len(step)]
+        replies[client.id] = TrainReply(
+            client=client.id,
+            round=request.round,
+            num_examples=len(client.examples),
+            effective_steps=effective_steps(
+                len(own), momentum=duties.local.momentum, shrink=request.lr * duties.prox_mu
+            ),
+            loss=sum(v * n for v, n in own) / max(sum(n for _, n in own), 1),
+            delta={name: tensor[place] for name, tensor in moved.items()},
+            buffers={},
+        )
+    return [replies[client.id] for client in clients]
+
+
+def _objectives(
+    stack: Stack, clients: Sequence[Client], round_index: int, seen: list[tuple[Tensor, list[int]]]
+) -> Iterator[Objective]:
+    """Σ_k of client k's mean loss over its own batch, so that each client's weights feel their own loss alone.
+
+    Short batches are filled up with examples that weigh nothing.
+    """
+    duties, data, device = clients[0].duties, clients[0].examples, stack.bench.device
+    orders = [stream(duties.seed, Purpose.BATCHES, round_index, client.id) for client in clients]
+    courses = [_positions(client, order) for client, order in zip(clients, orders, strict=True)]
+    while chosen := list(takewhile(len, (next(course, NO_BATCH) for course in courses))):
+        sizes = [len(positions) for positions in chosen]
+        num, longest = len(sizes), max(sizes)
+        positions = pad_sequence(chosen).flatten()  # example by example, client by client
+        inputs, labels = data.inputs.index_select(0, positions), data.labels.index_select(0, positions).to(device)
+        if duties.augment is not None:
+            apart = inputs.view(longest, num, *inputs.shape[1:])
+            for place, size in enumerate(sizes):
+                apart[:size, place] = duties.augment(apart[:size, place].contiguous(), orders[place])
+        inputs = data.finished(inputs, device)
+        inputs = inputs.reshape(longest, num * inputs.shape[1], *inputs.shape[2:])
+        each_nK = duties.loss.each(stack.scores(inputs, num).reshape(longest * num, -1), labels).view(longest, num)
+        counts_K = torch.tensor(sizes, device=device)
+        weights_nK = (torch.arange(longest, device=device)[:, None] < counts_K) / counts_K.to(each_nK.dtype)
+        mean_K = (each_nK * weights_nK).sum(dim=0)
+        seen.append((mean_K.detach(), sizes))
+        yield mean_K.sum(), num
+
+
+NO_BATCH = torch.zeros(0, dtype=torch.int64)
+
+
+def _positions(client: Client, order: np.random.Generator) -> Iterator[Tensor]:
+    local = client.duties.local
+    for _ in range(local.epochs):
+        yield from client.examples.shuffled(local.batch_size, order)

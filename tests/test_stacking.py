@@ -1,0 +1,179 @@
+"""Clients stacked into one computation against the same clients one by one."""
+
+import copy
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from spherefed.algorithms import fednova, fedprox, fedrep, scaffold
+from spherefed.assembly import Assembly, assemble, build_classifier
+from spherefed.data.augment import CropFlip
+from spherefed.data.dataset import Dataset
+from spherefed.data.examples import Examples
+from spherefed.data.partition import Dirichlet, partition
+from spherefed.engines.local import InProcess, Parallel
+from spherefed.errors import ConfigError
+from spherefed.experiment import Experiment, Model
+from spherefed.federation import federate
+from spherefed.losses import CrossEntropy, MeanSquares
+from spherefed.messages import Failure, Train, TrainReply
+from spherefed.nn.encoders import VGG13, ConvNet, Encoder, Mlp, MobileNetV2, ResNet18, SENet18, SmallNet
+from spherefed.nn.heads import Orthonormal
+from spherefed.nn.stacked import stacked
+from spherefed.runner import Engine, run_to_end
+from spherefed.stacking import Stack
+from spherefed.tensors import non_finite
+from spherefed.training import LocalTraining
+from spherefed.workbench import Workbench
+
+SPHERE = Model(encoder=Mlp(widths=(16,)), head=Orthonormal(), normalize=True)
+
+
+def experiment(**changes: object) -> Experiment:
+    plain = Experiment(
+        name="stacked",
+        rounds=2,
+        partition=Dirichlet(alpha=0.3, clients=12),
+        model=Model(encoder=Mlp(widths=(16,))),
+        local=LocalTraining(lr=0.1, epochs=2, batch_size=16, momentum=0.9, weight_decay=1e-2),
+        cohort=7,
+    )
+    return replace(plain, **changes)  # type: ignore[arg-type]
+
+
+def in_double(assembly: Assembly) -> Assembly:
+    """The same federation, computed in float64."""
+    data = assembly.dataset
+    train = Examples(data.train.inputs.double(), data.train.labels)
+    bench = Workbench(copy.deepcopy(assembly.bench.classifier).double())
+    return Assembly(assembly.experiment, replace(data, train=train), assembly.partition, bench)
+
+
+def final_params(assembly: Assembly, stack: int) -> tuple[dict[str, Tensor], list[float]]:
+    wide = Stack(assembly.bench, stack) if stack else None
+    initial = assembly.initial()
+    rounds = list(federate(InProcess(assembly.client, 12, stack=wide), initial, assembly.plan()))
+    assembly.bench.lay(initial)
+    return dict(rounds[-1].model.params), [r.loss for r in rounds]
+
+
+@pytest.mark.parametrize("size", [2, 5, 12])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"local": LocalTraining(lr=0.1, epochs=1, batch_size=32, momentum=0.0, weight_decay=0.0)},
+        {"model": SPHERE, "loss": MeanSquares()},
+        {"model": SPHERE, "loss": CrossEntropy(scale=10.0), "cohort": None},
+        {"algorithm": fedprox(0.5)},
+        {"algorithm": fednova()},
+    ],
+)
+def test_a_stacked_round_equals_clients_one_by_one(changes: dict[str, object], size: int) -> None:
+    single = assemble(experiment(**changes))
+    for assembly, tolerance in ((single, 1e-4), (in_double(single), 1e-10)):
+        alone, losses = final_params(assembly, 0)
+        together, losses_together = final_params(assembly, size)
+        for name, tensor in alone.items():
+            assert torch.allclose(together[name], tensor, rtol=tolerance, atol=tolerance), name
+        assert losses_together == pytest.approx(losses, rel=tolerance)
+
+
+ENCODERS = [Mlp(), SmallNet(norm="group"), ConvNet(), VGG13(), ResNet18(), SENet18(), MobileNetV2(norm="group")]
+
+
+@pytest.mark.parametrize("encoder", ENCODERS, ids=lambda encoder: encoder.kind)
+def test_copies_side_by_side_see_what_each_sees_alone(encoder: Encoder) -> None:
+    torch.manual_seed(0)
+    nets = [encoder.build((3, 32, 32)).double() for _ in range(3)]
+    wide = stacked(nets[0], size=4)
+    with torch.no_grad():
+        for name, parameter in wide.named_parameters():
+            for place, net in enumerate(nets):
+                parameter[place] = net.get_parameter(name)
+        inputs = torch.randn(2, 3, 3, 32, 32, dtype=torch.float64)
+        outputs = wide(inputs.flatten(1, 2)).view(2, 3, -1)
+        for place, net in enumerate(nets):
+            assert torch.allclose(outputs[:, place], net(inputs[:, place]), rtol=1e-10, atol=1e-10)
+
+
+def test_augmented_images_are_drawn_as_they_are_for_each_client_alone() -> None:
+    rng = np.random.default_rng(0)
+    images, labels = torch.from_numpy(rng.normal(size=(40, 3, 32, 32))), torch.from_numpy(rng.integers(3, size=40))
+    examples = Examples(images, labels)
+    data = Dataset(name="noise", train=examples, test=examples, classes=("a", "b", "c"), augment=CropFlip())
+    e = experiment(model=Model(encoder=SmallNet(norm="group")), partition=Dirichlet(clients=4), cohort=None)
+    classifier = build_classifier(e, (3, 32, 32), 3).double()
+    parts = partition(e.partition, labels.numpy(), 3, rng)
+    assembly = Assembly(e, data, parts, Workbench(classifier))
+    request = Train(0, assembly.initial(), 0.05)
+    stacks = (None, Stack(assembly.bench, 3))
+    answers = [list(InProcess(assembly.client, 4, stack=stack).ask(range(4), request)) for stack in stacks]
+    for alone, together in zip(*answers, strict=True):
+        assert isinstance(alone, TrainReply)
+        assert isinstance(together, TrainReply)
+        assert (alone.client, alone.num_examples) == (together.client, together.num_examples)
+        assert alone.effective_steps == together.effective_steps
+        for name, delta in alone.delta.items():
+            assert torch.allclose(together.delta[name], delta, rtol=1e-9, atol=1e-10), name
+
+
+def test_groups_do_not_depend_on_workers(tmp_path: Path) -> None:
+    e = experiment(stack=3)
+    results = [run_to_end(e, tmp_path / str(n), engine=Engine(workers=n))["weights_sha256"] for n in (0, 1, 2)]
+    assert results[0] == results[1] == results[2]
+
+
+def test_a_client_that_diverges_does_not_take_its_group_along() -> None:
+    assembly = assemble(experiment(rounds=1))
+    poisoned = assembly.partition.parts[4]
+    assembly.dataset.train.inputs[poisoned] = float("nan")
+    request = Train(0, assembly.initial(), 0.1)
+    answers = list(InProcess(assembly.client, 12, stack=Stack(assembly.bench, 12)).ask(range(12), request))
+    assert [a.client for a in answers if isinstance(a, Failure) or non_finite(a.delta)] == [4]
+
+
+def test_an_error_in_a_group_is_a_failure_of_its_clients_only() -> None:
+    assembly = assemble(experiment())
+    request = Train(0, replace(assembly.initial(), params={}), 0.1)
+    answers = list(InProcess(assembly.client, 12, stack=Stack(assembly.bench, 5)).ask(range(12), request))
+    assert [a.client for a in answers] == list(range(12))
+    assert all(isinstance(a, Failure) for a in answers)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"algorithm": scaffold()},
+        {"algorithm": fedrep()},
+        {"local": LocalTraining(lr=0.1, head_epochs=1)},
+    ],
+)
+def test_methods_that_remember_or_train_in_phases_are_refused(changes: dict[str, object]) -> None:
+    with pytest.raises(ConfigError, match="stack"):
+        experiment(stack=4, **changes)
+    with pytest.raises(ConfigError, match="stack must not be negative"):
+        experiment(stack=-1)
+
+
+def test_models_with_batch_statistics_or_unknown_layers_are_refused() -> None:
+    with pytest.raises(ConfigError, match="BatchNorm2d"):
+        stacked(SmallNet(norm="batch").build((1, 8, 8)), 2)
+    with pytest.raises(ConfigError, match="Dropout"):
+        stacked(nn.Sequential(nn.Linear(8, 8), nn.Dropout()), 2)
+
+
+def test_the_largest_clients_are_begun_with() -> None:
+    assembly = assemble(experiment())
+    fleet = Parallel(assembly, 1)
+    try:
+        order = list(fleet._largest_first([[number] for number in range(12)]))
+    finally:
+        fleet.close()
+    sizes = [len(assembly.partition.parts[number]) for number in order]
+    assert sizes == sorted(sizes, reverse=True)
+    assert sorted(order) == list(range(12))
