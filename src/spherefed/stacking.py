@@ -16,7 +16,7 @@ from torch.nn.utils.rnn import pad_sequence
 from spherefed.client import Client
 from spherefed.errors import ConfigError
 from spherefed.messages import LEARNED_HEAD, ModelState, Train, TrainReply
-from spherefed.nn.stacked import stacked
+from spherefed.nn.stacked import first, stacked
 from spherefed.rng import Purpose, stream
 from spherefed.tensors import one_thread
 from spherefed.training import Objective, descend, effective_steps
@@ -57,7 +57,7 @@ class Stack:
             features_nKl = functional.normalize(features_nKl, dim=2)
         if LEARNED_HEAD not in self.params:
             return functional.linear(features_nKl, self._fixed_head)
-        head_KlC = self.params[LEARNED_HEAD][:num].transpose(1, 2)
+        head_KlC = first(self.params[LEARNED_HEAD], num).transpose(1, 2)
         return torch.bmm(features_nKl.transpose(0, 1), head_KlC).transpose(0, 1)
 
 

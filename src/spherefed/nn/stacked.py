@@ -66,11 +66,11 @@ class StackedLinear(nn.Module):
         assert self.weight is not None
         inputs_Kni = inputs.reshape(len(inputs), -1, self.in_features).transpose(0, 1)
         num = len(inputs_Kni)
-        weight_Kio = self.weight[:num].transpose(1, 2)
+        weight_Kio = first(self.weight, num).transpose(1, 2)
         if self.bias is None:
             outputs_Kno = torch.bmm(inputs_Kni, weight_Kio)
         else:
-            outputs_Kno = torch.baddbmm(self.bias[:num, None], inputs_Kni, weight_Kio)
+            outputs_Kno = torch.baddbmm(first(self.bias, num)[:, None], inputs_Kni, weight_Kio)
         return outputs_Kno.transpose(0, 1).reshape(len(inputs), -1)
 
 
@@ -86,8 +86,8 @@ class StackedConv2d(nn.Module):
         assert self.weight is not None
         layer = self.layer[0]
         num = inputs.shape[1] // layer.in_channels
-        weight = self.weight[:num].flatten(0, 1)
-        bias = None if self.bias is None else self.bias[:num].flatten()
+        weight = first(self.weight, num).flatten(0, 1)
+        bias = None if self.bias is None else first(self.bias, num).flatten()
         groups = num * layer.groups
         return functional.conv2d(inputs, weight, bias, layer.stride, layer.padding, layer.dilation, groups)
 
@@ -102,9 +102,14 @@ class StackedGroupNorm(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         num = inputs.shape[1] // self.num_channels
-        weight = None if self.weight is None else self.weight[:num].flatten()
-        bias = None if self.bias is None else self.bias[:num].flatten()
+        weight = None if self.weight is None else first(self.weight, num).flatten()
+        bias = None if self.bias is None else first(self.bias, num).flatten()
         return functional.group_norm(inputs, num * self.num_groups, weight, bias, self.eps)
+
+
+def first(copies: Tensor, num: int) -> Tensor:
+    """The first so many; all of them as they are, because a slice has its price when it is differentiated."""
+    return copies if num == len(copies) else copies[:num]
 
 
 def _copies(parameter: Tensor | None, size: int) -> nn.Parameter | None:

@@ -1,0 +1,101 @@
+"""A guard against regressions of speed that no noise can trip: it counts operations, not seconds.
+
+The bounds are what the code takes today, with the pinned torch; whoever lowers a count lowers its bound.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from small import CPU, assembled, blobs
+from spherefed.assembly import Assembly
+from spherefed.calibration.ffc import Accumulator
+from spherefed.data.partition import Partition
+from spherefed.engines.local import InProcess
+from spherefed.experiment import Model
+from spherefed.federation import federate
+from spherefed.losses import CrossEntropy
+from spherefed.nn.encoders import Mlp
+from spherefed.stacking import Stack
+from spherefed.training import LocalTraining
+
+COPIES = ("clone", "copy_", "_to_copy", "index_select", "cat", "stack")
+NUM_STEPS = 3
+
+
+class Operations(TorchDispatchMode):
+    """Counts what reaches torch, by name, the bytes that copies make and what `addmm_` multiplies."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: Counter[str] = Counter()
+        self.bytes_copied = self.multiplications = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        name = func.overloadpacket.__name__
+        self.counts[name] += 1
+        result = func(*args, **(kwargs or {}))
+        if name in COPIES and isinstance(result, torch.Tensor):
+            self.bytes_copied += result.nbytes
+        if name == "addmm_":
+            self.multiplications += args[1].numel() * args[2].shape[1]
+        return result
+
+
+def one_round(num_clients: int, stack: int = 0) -> Operations:
+    """A round of FedAvg with a learned head: four of so many clients, each with 24 examples in three batches."""
+    few = assembled(
+        blobs(),
+        model=Model(encoder=Mlp(widths=(8,))),
+        loss=CrossEntropy(),
+        calibration=None,
+        local=LocalTraining(lr=0.5, epochs=1, batch_size=8),
+        cohort=4,
+        rounds=1,
+    )
+    parts = tuple((np.arange(24) + client) % 90 for client in range(num_clients))  # overlapping
+    partition = Partition(parts, np.zeros((num_clients, 3), np.int64))
+    assembly = Assembly(few.experiment, few.dataset, partition, few.bench)
+    fleet = InProcess(assembly.client, num_clients, stack=Stack(assembly.bench, stack) if stack else None)
+    rounds = federate(fleet, assembly.initial(), assembly.plan())
+    with Operations() as operations:
+        next(rounds)
+    return operations
+
+
+@pytest.mark.parametrize(("stack", "most"), [(0, 540), (4, 347)])
+def test_a_round_takes_no_more_operations_than_it_did(stack: int, most: int) -> None:
+    operations = one_round(1000, stack=stack)
+    assert operations.counts.total() <= most
+
+
+def test_a_client_takes_one_forward_pass_and_one_update_per_step() -> None:
+    counts = one_round(1000).counts
+    num_steps = 4 * NUM_STEPS
+    assert counts["addmm"] == num_steps  # the one layer with a bias
+    assert counts["_log_softmax"] == counts["_log_softmax_backward_data"] == num_steps
+    stacked = one_round(1000, stack=4).counts
+    assert stacked["baddbmm"] == NUM_STEPS
+    assert stacked["_log_softmax"] == NUM_STEPS
+
+
+def test_a_round_costs_the_same_however_many_clients_sit_idle() -> None:
+    few, many = one_round(100), one_round(100_000)
+    assert few.counts == many.counts
+    assert few.bytes_copied == many.bytes_copied
+
+
+def test_statistics_take_little_more_than_half_the_work_of_the_whole_product() -> None:
+    n, dim = 512, 1024
+    accumulator = Accumulator(dim, 4, CPU)
+    with Operations() as operations:
+        accumulator.add(torch.randn(n, dim), torch.zeros(n, dtype=torch.int64))
+        accumulator.total()
+    assert n * dim * dim / 2 <= operations.multiplications <= 0.6 * n * dim * dim
