@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check soak clean
+.PHONY: demo test check soak bench clean
 
 demo: $(VENV)/ready  ## compare FedAvg, FedAvg + FFC and SphereFed on digits; ends in a table and a page
 	$(BIN)/spherefed compare digits --seeds 5
@@ -18,6 +18,9 @@ check: test
 
 soak: $(VENV)/ready-dev  ## the long tests
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 -m soak
+
+bench: $(VENV)/ready  ## ratios to a bare PyTorch loop, FFC, growth; writes docs/performance.md
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/report.py
 
 clean:
 	rm -rf $(VENV) build dist
