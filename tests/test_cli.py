@@ -135,7 +135,14 @@ def test_bad_input_ends_in_one_line_and_exit_code_2(
 
 
 def test_ctrl_c_leaves_a_checkpoint_and_resume_ends_with_the_same_weights(spherefed: Command, tmp_path: Path) -> None:
-    settings = ["--set", "rounds=6", "--set", "local.epochs=20", "--set", "data.examples=400"]
+    settings = [
+        "--set",
+        "rounds=80",
+        "--set",
+        "local.epochs=5",
+        "--set",
+        "data.examples=400",
+    ]  # long enough to interrupt
     whole = spherefed("run", "digits", *settings, "--out", "whole")
     assert whole.returncode == 0, whole.stderr
     command = [sys.executable, "-m", "spherefed.cli", "run", "digits", *settings, "--out", "cut"]
