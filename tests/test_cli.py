@@ -140,8 +140,17 @@ def test_ctrl_c_leaves_a_checkpoint_and_resume_ends_with_the_same_weights(sphere
     whole = spherefed("run", "digits", *settings, "--out", "whole")
     assert whole.returncode == 0, whole.stderr
     # A shell that runs the tests in the background makes its children ignore SIGINT: heed it again.
-    heed = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from spherefed.cli import main; main()"
-    command = [sys.executable, "-c", heed, "run", "digits", *settings, "--out", "cut"]
+    heed = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    command = [
+        sys.executable,
+        "-c",
+        f"{heed}; from spherefed.cli import main; main()",
+        "run",
+        "digits",
+        *settings,
+        "--out",
+        "cut",
+    ]
     with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
         lines = tmp_path / "cut" / "rounds.jsonl"
         deadline = time.monotonic() + 60
