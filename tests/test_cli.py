@@ -70,6 +70,10 @@ def test_a_run_can_be_made_evaluated_reported_and_run_again(spherefed: Command, 
     evaluated = spherefed("evaluate", "a", "--data", "digits").stdout
     correct, total = map(int, re.findall(r"(\d+) of (\d+) right", evaluated)[0])
     assert correct / total == first["accuracy"]["calibrated"]["global_model/global_test"]
+    assert spherefed("evaluate", "a", "--data", "digits", "--device", "nonsense").returncode == 2
+    unwritable = spherefed("report", "a", "--out", "a")
+    assert unwritable.returncode == 2
+    assert "cannot write the page" in unwritable.stderr
     reported = spherefed("report", "a", "b", "--markdown", "--out", "page.html")
     assert "| FedAvg + FFC |" in reported.stdout
     assert (tmp_path / "page.html").read_text().lstrip().startswith("<!")
@@ -106,6 +110,10 @@ def test_a_comparison_shares_the_training_that_two_methods_have_in_common(sphere
         (["compare", "digits", "--with", "sphered"], "did you mean 'spherefed'"),
         (["compare", "digits", "--set", "fedavgg:local.lr=1"], "did you mean 'fedavg'"),
         (["compare", "digits", "--tuned", "broken.toml"], "cannot be read"),
+        (["compare", "digits", "--tuned", "list.json"], "spherefed tune"),
+        (["compare", "digits", "--resume"], "--resume needs --out"),
+        (["compare", "digits", "--set", "model.head=etf"], "fedavg:model.head=etf"),
+        (["tune", "digits", "--with", "ffc"], "leave them out"),
         (["report", "nowhere"], "nowhere"),
         (["evaluate", "nowhere", "--data", "digits"], "not a finished run"),
         (["tune", "digits", "--grid", "local.lr=1,2"], "at least three"),
@@ -118,6 +126,7 @@ def test_bad_input_ends_in_one_line_and_exit_code_2(
     spherefed: Command, tmp_path: Path, arguments: list[str], said: str
 ) -> None:
     (tmp_path / "broken.toml").write_text("rounds = = 3")
+    (tmp_path / "list.json").write_text("[1]")
     ended = spherefed(*arguments)
     assert ended.returncode == 2
     assert said in ended.stderr
@@ -126,7 +135,14 @@ def test_bad_input_ends_in_one_line_and_exit_code_2(
 
 
 def test_ctrl_c_leaves_a_checkpoint_and_resume_ends_with_the_same_weights(spherefed: Command, tmp_path: Path) -> None:
-    settings = ["--set", "rounds=6", "--set", "local.epochs=20", "--set", "data.examples=400"]
+    settings = [
+        "--set",
+        "rounds=80",
+        "--set",
+        "local.epochs=5",
+        "--set",
+        "data.examples=400",
+    ]  # long enough to interrupt
     whole = spherefed("run", "digits", *settings, "--out", "whole")
     assert whole.returncode == 0, whole.stderr
     command = [sys.executable, "-m", "spherefed.cli", "run", "digits", *settings, "--out", "cut"]
@@ -158,3 +174,23 @@ def test_a_partition_is_drawn_exported_and_used_by_a_run(spherefed: Command, tmp
         assert spherefed("run", "digits", *settings, "--out", out).returncode == 0
     runs = [json.loads((tmp_path / run / "result.json").read_text()) for run in ("direct", "stored")]
     assert runs[0]["weights_sha256"] == runs[1]["weights_sha256"]
+
+
+def test_what_is_set_for_all_methods_reaches_all_methods(spherefed: Command, tmp_path: Path) -> None:
+    settings = ["--set", "algorithm.prox_mu=0.5", "--set", "local.lr=0.05", "--set", "fedprox+spherefed:local.lr=0.4"]
+    made = spherefed("compare", "--base", "fedprox", *SMALL, *settings, "--seeds", "1", "--out", "c")
+    assert made.returncode == 0, made.stderr
+    stored = {
+        path.parts[-3]: json.loads(path.read_text()) for path in (tmp_path / "c").glob("*/seed-0/experiment.json")
+    }
+    assert {e["algorithm"]["prox_mu"] for e in stored.values()} == {0.5}
+    assert {name: e["local"]["lr"] for name, e in stored.items()} == {
+        "fedprox": 0.05,
+        "fedprox+ffc": 0.05,
+        "fedprox+spherefed": 0.4,
+    }
+
+
+def test_untuned_methods_beside_tuned_ones_are_named(spherefed: Command) -> None:
+    made = spherefed("compare", "digits", "--with", "babu,spherefed", *SMALL, "--seeds", "1", "--out", "c")
+    assert "not tuned: fedavg+babu (local.lr 0.1)" in made.stderr

@@ -9,6 +9,8 @@ import pytest
 import torch
 
 from spherefed.cli import main
+from spherefed.experiment import changed, read
+from spherefed.runner import run_to_end
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("**/*.md"))]
@@ -51,3 +53,17 @@ def test_links_between_documents_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
         if not target.startswith("http"):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if blocks(p, "toml")], ids=lambda p: p.name)
+def test_experiments_in_the_documents_are_whole_and_run(page: Path, tmp_path: Path) -> None:
+    for number, block in enumerate(blocks(page, "toml")):
+        file = tmp_path / f"{number}.toml"
+        file.write_text(block, encoding="utf-8")
+        experiment = changed(read(file), ["rounds=1", "local.epochs=1"])
+        assert run_to_end(experiment, tmp_path / str(number))["rounds"] == 1
+
+
+def test_no_placeholder_is_left_in_a_document() -> None:
+    for page in PAGES:
+        assert not re.search(r"^(TABLE|FIGURE)$", page.read_text(encoding="utf-8"), re.MULTILINE), page.name

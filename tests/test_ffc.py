@@ -566,3 +566,15 @@ def test_a_wide_tall_problem_agrees_with_least_squares() -> None:
     expected = np.linalg.lstsq(rows, one_hot(case), rcond=None)[0].T
     solution = measured(case, block=500).solve()
     assert np.linalg.norm(solution.weight.numpy() - expected) <= 1e-12 * np.linalg.norm(expected)
+
+
+def test_taking_out_a_client_that_was_never_added_is_refused() -> None:
+    rng = np.random.default_rng(0)
+    model = identity_model(8, 3)
+    a, b = (
+        statistics(model, [(torch.from_numpy(rng.standard_normal((n, 8))), torch.from_numpy(rng.integers(3, size=n)))])
+        for n in (5, 6)
+    )
+    with pytest.raises(CalibrationError, match="subtracted"):
+        (b - a).solve()
+    assert (a + b - a).solve().rank == 6

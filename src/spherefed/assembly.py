@@ -152,6 +152,11 @@ def build_classifier(
             raise ModelError(f"encoder {model.encoder.kind!r} cannot read inputs of {input_shape}: {error}") from error
     head = model.head.build(num_classes, features.shape[1], experiment.seed)
     classifier = Classifier(encoder, head, num_classes=num_classes, normalize=model.normalize)
+    return on_device(classifier, device)
+
+
+def on_device(classifier: Classifier, device: str) -> Classifier:
+    """The classifier moved to a torch device by name."""
     try:
         return classifier.to(device)
     except (RuntimeError, AssertionError) as error:

@@ -23,7 +23,7 @@ def compare(
     """Run every method for seeds 0 … n−1, each into `out/METHOD/seed-S`, yielding after every round.
 
     A method whose training is that of an earlier one (they differ in calibration or personalization) goes on from the
-    earlier one's trained model, unless its clients remember anything.
+    earlier one's trained model, and from what its clients remember.
     """
     for seed in range(seeds):
         trained: dict[str, Path] = {}

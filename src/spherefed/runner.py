@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from spherefed.assembly import Assembly, assemble, build_bench
+from spherefed.assembly import Assembly, assemble, build_bench, on_device
 from spherefed.data import sources
 from spherefed.engines.local import InProcess, Parallel
 from spherefed.environment import environment
@@ -117,6 +117,8 @@ def load(run_directory: str | Path, client: int | None = None) -> Classifier:
     bench = build_bench(experiment, tuple(data["input_shape"]), len(data["classes"]))
     if bench.private and client is None:
         raise RunError(f"{path}: a part of the model stays with each client; name the one whose model to load")
+    if client is not None and not 0 <= client < experiment.partition.clients:
+        raise RunError(f"{path} has clients 0 to {experiment.partition.clients - 1}, not {client}")
     memory = directory.memory().load(client, before=experiment.rounds) if client is not None else None
     bench.lay(model, under("private", memory) if memory else None)
     return bench.classifier.eval()
@@ -124,7 +126,7 @@ def load(run_directory: str | Path, client: int | None = None) -> Classifier:
 
 def evaluate_run(run_directory: Path, data: str, *, device: str = "cpu", data_root: str | None = None) -> Counts:
     """Right answers of a finished run's final model on the test part of a data set."""
-    classifier = load(run_directory).to(device)
+    classifier = on_device(load(run_directory), device)
     test = sources.load(data, data_root)
     if test.num_classes > classifier.num_classes:
         raise DataError(f"{data} has {test.num_classes} classes, the model of {run_directory} {classifier.num_classes}")

@@ -76,6 +76,10 @@ class Statistics:
     def __add__(self, other: "Statistics") -> "Statistics":
         return self._combined(other, 1)
 
+    def __radd__(self, other: int) -> "Statistics":
+        """So that `sum` works, which starts from 0."""
+        return self if other == 0 else NotImplemented
+
     def __sub__(self, other: "Statistics") -> "Statistics":
         return self._combined(other, -1)
 

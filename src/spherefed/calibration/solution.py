@@ -54,7 +54,8 @@ def solve(gram_ll: Tensor, cross_lC: Tensor, ridge: float) -> Solution:
             )
     values_l, vectors_ll = torch.linalg.eigh(system_ll)
     largest = float(values_l[-1])
-    if not largest > 0:
+    # A Gram matrix has no negative eigenvalue but for the rounding of eigh, which a few times the cut-off covers.
+    if not largest > 0 or float(values_l[0]) - ridge < -8 * cutoff * largest:
         raise CalibrationError("V is not the Gram matrix of any features; was something subtracted that was not added?")
     keep = values_l > cutoff * largest
     basis_lr = vectors_ll[:, keep]

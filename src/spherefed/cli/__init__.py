@@ -27,7 +27,7 @@ def main() -> None:
         click.echo(f"error: {error}", err=True)
         sys.exit(2)
     except (KeyboardInterrupt, click.Abort):
-        click.echo("interrupted; the last whole round is saved, --resume goes on from it", err=True)
+        click.echo("interrupted", err=True)
         sys.exit(INTERRUPTED)
 
 

@@ -109,9 +109,15 @@ def methods(experiment: Experiment, base: str, overlays: Sequence[str], tuned: S
     for overlay in overlays:
         if overlay not in OVERLAYS:
             raise ConfigError(f"unknown overlay {overlay!r}; {nearest(overlay, OVERLAYS)}")
-        key = base if overlay in CALIBRATES else f"{base}+{overlay}"
-        built[f"{base}+{overlay}"] = tuned_by(OVERLAYS[overlay](on), tuned.get(key, {}))
+        name = f"{base}+{overlay}"
+        built[name] = tuned_by(OVERLAYS[overlay](on), tuned.get(tuning_key(name), {}))
     return built
+
+
+def tuning_key(method: str) -> str:
+    """Under which name a method's tuned values are found: what only calibrates shares those of its base."""
+    base, _, overlay = method.partition("+")
+    return base if overlay in CALIBRATES else method
 
 
 def tuned_by(experiment: Experiment, values: Mapping[str, float]) -> Experiment:

@@ -1,13 +1,13 @@
 """Runs → one HTML page that opens anywhere: no script, no font, no request to any network."""
 
 import json
-import os
-import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from spherefed.errors import RunError
+from spherefed.files import write_bytes
 from spherefed.report import figures
 from spherefed.report.labels import kind_of
 from spherefed.report.reading import CALIBRATED, TRAINED, Partition, Run
@@ -21,17 +21,12 @@ MOST_REFUSALS = 200
 def write_page(runs: Sequence[Path], out: Path) -> Path:
     """Write the page on the runs at or below `runs` to the file `out`, wholly or not at all."""
     text = render_page(summarize(runs))
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=out.parent, suffix=".html", delete=False) as file:
-        try:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-            Path(file.name).chmod(0o644)
-            Path(file.name).replace(out)
-        except BaseException:
-            Path(file.name).unlink(missing_ok=True)
-            raise
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        write_bytes(out, text.encode())
+        out.chmod(0o644)
+    except OSError as error:
+        raise RunError(f"cannot write the page {out}: {error.strerror}") from error
     return out
 
 
