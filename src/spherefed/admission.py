@@ -5,7 +5,7 @@ The same checks serve every engine: a reply from a process on this machine is tr
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from math import isfinite
+from math import ceil, isfinite
 from typing import TypeVar, cast
 
 from spherefed.batch_statistics import moments_fault
@@ -49,11 +49,18 @@ class Tally:
         self.admitted.remove(client)
         self.refused.append(Refusal(round_index, client, cause))
 
-    def check_answered(self, when: str) -> None:
-        """A request that was refused or failed everywhere ends the run."""
-        if self.refused and not self.admitted:
-            first = self.refused[0]
+    def check_answered(self, when: str, quorum: float = 0.0) -> None:
+        """A request that was refused or failed everywhere, or by too many, ends the run."""
+        if not self.refused:
+            return
+        first, num_asked = self.refused[0], len(self.traffic.down)
+        if not self.admitted:
             raise FederationError(f"{when}: no client gave a usable reply; client {first.client}: {first.cause}")
+        if len(self.admitted) < quorum * num_asked:
+            raise FederationError(
+                f"{when}: {len(self.admitted)} of {num_asked} clients gave a usable reply, quorum {quorum:g} needs "
+                f"{ceil(quorum * num_asked)}; client {first.client}: {first.cause}; --resume repeats this"
+            )
 
 
 def admit(

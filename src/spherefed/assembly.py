@@ -13,7 +13,7 @@ from spherefed.data.partition import Partition, hold_out, partition
 from spherefed.data.sources import Dataset
 from spherefed.errors import ConfigError, ModelError
 from spherefed.evaluation import Counts, count
-from spherefed.experiment import Experiment
+from spherefed.experiment import SITES, Experiment
 from spherefed.federation import Plan
 from spherefed.messages import ModelState
 from spherefed.nn.classifier import Classifier
@@ -103,7 +103,13 @@ class Assembly:
     def plan(self) -> Plan:
         e = self.experiment
         return Plan(
-            rounds=e.rounds, lr=e.local.lr, schedule=e.schedule, cohort=e.cohort, algorithm=e.algorithm, seed=e.seed
+            rounds=e.rounds,
+            lr=e.local.lr,
+            schedule=e.schedule,
+            cohort=e.cohort,
+            algorithm=e.algorithm,
+            seed=e.seed,
+            quorum=e.quorum,
         )
 
 
@@ -173,14 +179,17 @@ def split_data(experiment: Experiment, data: Dataset) -> Partition:
 
 def load_data(experiment: Experiment, data_root: str | None) -> Dataset:
     """The data set as the experiment uses it: on a subset, and with the validation part in the test set's place."""
-    data, wanted = sources.load(experiment.data.name, data_root), experiment.data
+    wanted = experiment.data
+    if wanted.name == SITES:
+        raise ConfigError(f"data.name = {SITES!r}: only the sites have these data; use `spherefed deploy run`")
+    data = wanted.convention.applied(sources.load(wanted.name, data_root))
     if wanted.examples is not None:
         if wanted.examples > len(data.train):
             raise ConfigError(f"data.examples is {wanted.examples}, {data.name} has {len(data.train)} for training")
         chosen = stream(0, Purpose.SUBSET).permutation(len(data.train))[: wanted.examples]
         data = replace(data, train=data.train.take(np.sort(chosen)))
     if wanted.pooled:
-        return _pooled(data)
+        return pooled(data)
     if wanted.validation:
         rng = stream(experiment.seed, Purpose.SPLIT)
         kept, validation = hold_out(len(data.train), wanted.validation, rng)
@@ -192,7 +201,7 @@ def load_data(experiment: Experiment, data_root: str | None) -> Dataset:
     return data
 
 
-def _pooled(data: Dataset) -> Dataset:
+def pooled(data: Dataset) -> Dataset:
     """Training and test examples as one set that clients share (App. B); nothing is left for the server."""
     parts = (data.train, data.test)
     train = Examples(

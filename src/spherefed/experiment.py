@@ -15,7 +15,8 @@ from typing import Any
 from spherefed.algorithms import Algorithm
 from spherefed.batch_statistics import BatchStatistics
 from spherefed.calibration import Calibration, Ffc, FfcGcv
-from spherefed.data.partition import Dirichlet, Partitioner
+from spherefed.data.convention import Convention
+from spherefed.data.partition import Dirichlet, Partitioner, Sites
 from spherefed.errors import ConfigError
 from spherefed.losses import CrossEntropy, Loss
 from spherefed.nn.encoders import Encoder, Mlp
@@ -25,13 +26,16 @@ from spherefed.schedules import Cosine, Schedule
 from spherefed.schema import from_plain, nearest, to_plain, with_path
 from spherefed.training import LocalTraining
 
+SITES = "sites"
+"""The name of data that only the sites have."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Data:
     """Which examples, and what is set aside before clients get theirs."""
 
     name: str = "digits"
-    """A data set by name, or `folder:PATH` or `arrays:FILE.npz`."""
+    """A data set by name, or `folder:PATH` or `arrays:FILE.npz`; `sites`: only the sites have any."""
     examples: int | None = None
     """Train on so many of its training examples only, the same ones for every seed; none: on all."""
     validation: float = 0.0
@@ -40,8 +44,20 @@ class Data:
     """Training and test examples go to the clients as one set (personalised protocol, App. B); test on `held_out`."""
     held_out: float = 0.0
     """Fraction of each client's own examples kept from training, on which the model is evaluated locally."""
+    classes: tuple[str, ...] = ()
+    """All class names, in the order of labels, where no one has examples of every class; empty: as the files say."""
+    mean: tuple[float, ...] = ()
+    """Per channel, of pixels between 0 and 1, where sites have to agree on one normalisation; empty: the data's own."""
+    std: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
+        if len(set(self.classes)) < len(self.classes) or len(self.classes) == 1:
+            raise ConfigError(f"data.classes must be at least two different names, got {list(self.classes)}")
+        if len(self.mean) != len(self.std) or not all(deviation > 0 for deviation in self.std):
+            raise ConfigError(
+                f"data.mean and data.std need one number per channel each, every std above 0; "
+                f"got {list(self.mean)} and {list(self.std)}"
+            )
         if self.examples is not None and self.examples < 1:
             raise ConfigError(f"data.examples must be at least 1, got {self.examples}")
         for name in ("validation", "held_out"):
@@ -49,6 +65,11 @@ class Data:
                 raise ConfigError(f"data.{name} must be in [0, 1), got {getattr(self, name)}")
         if self.pooled and not self.held_out:
             raise ConfigError("data.pooled leaves no test set, so data.held_out must be above 0; the paper's is 0.15")
+
+    @property
+    def convention(self) -> Convention:
+        """How the data are to be read, whoever has them."""
+        return Convention(classes=self.classes, mean=self.mean, std=self.std)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -94,6 +115,11 @@ class Experiment:
     """Clients that train as one computation, so many in the order they are asked: faster where models are small, equal
     up to rounding; 0: one by one."""
 
+    deadline: float | None = None
+    """Seconds after which a client that lives elsewhere is not waited for any longer; none: no limit."""
+    quorum: float = 0.0
+    """Fraction of the clients asked that must give a usable reply; fewer end the run, which can be resumed."""
+
     def __post_init__(self) -> None:
         if not self.name or "/" in self.name or self.name.startswith("."):
             raise ConfigError(f"name must be a plain word for a folder, got {self.name!r}")
@@ -113,6 +139,26 @@ class Experiment:
             _check_normalizable(self.local.lr, self.local.momentum, self.algorithm.prox_mu)
         self._check_parts()
         self._check_stack()
+        self._check_sites()
+
+    def _check_sites(self) -> None:
+        """Whether sites that never see each other's data have been told what to agree on, and how long to wait."""
+        data, on_sites = self.data, isinstance(self.partition, Sites)
+        if data.name == SITES and not on_sites:
+            raise ConfigError(f"data.name = {SITES!r} needs partition.kind = 'sites', got {self.partition.kind!r}")
+        if on_sites and not data.classes:
+            raise ConfigError("partition.kind = 'sites' needs data.classes: all class names, in the order of labels")
+        if data.name == SITES and not data.held_out:
+            raise ConfigError(
+                f"with data.name = {SITES!r} the server has no test set, so data.held_out must be above 0, "
+                "for evaluation at each site; 0.2 is usual"
+            )
+        if on_sites and (data.examples is not None or data.validation or data.pooled):
+            raise ConfigError("data.examples, data.validation and data.pooled do not go with partition.kind = 'sites'")
+        if self.deadline is not None and not 0 < self.deadline < float("inf"):
+            raise ConfigError(f"deadline must be a positive number of seconds or none, got {self.deadline}")
+        if not 0 <= self.quorum <= 1:
+            raise ConfigError(f"quorum must be between 0 and 1, got {self.quorum}")
 
     def _check_stack(self) -> None:
         """Whether clients can train as one; what the model has to say about it is seen when it is built."""

@@ -40,6 +40,8 @@ class Plan:
     """Clients per round; None: all of them."""
     algorithm: Algorithm
     seed: int
+    quorum: float = 0.0
+    """Fraction of the clients asked whose reply must count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,7 @@ def federate(
         rule = plan.algorithm
         head = model.params.get(LEARNED_HEAD)
         combined = combine(replies, normalize_steps=rule.normalize_steps, weigh=rule.weigh, head=head)
-        tally.check_answered(f"round {t}")
+        tally.check_answered(f"round {t}", plan.quorum)
         if combined is None:  # a cohort without a single example moves nothing
             yield Round(
                 t, request.lr, model, memory, 0, 0.0, tuple(tally.admitted), tuple(tally.refused), tally.traffic

@@ -36,7 +36,9 @@ class Calibrated:
     """The summed moments that the head was solved from."""
 
 
-def calibrate(calibration: Calibration, fleet: Fleet, model: ModelState, context: Context) -> Calibrated:
+def calibrate(
+    calibration: Calibration, fleet: Fleet, model: ModelState, context: Context, *, quorum: float = 0.0
+) -> Calibrated:
     """Ask every client for its moments once, add them up while they arrive, solve for the head."""
     request, tally = Measure(context.round, model), Tally()
     total: Tensors | None = None
@@ -45,7 +47,7 @@ def calibrate(calibration: Calibration, fleet: Fleet, model: ModelState, context
             total = calibration.merge(total, reply.moments, context)
         except CalibrationError as error:
             tally.refuse(context.round, reply.client, str(error))
-    tally.check_answered("calibration")
+    tally.check_answered("calibration", quorum)
     assert total is not None
     solved = calibration.solve(total, context)
     calibrated = model.with_head(solved.weight.to(context.head.dtype))
@@ -61,13 +63,13 @@ class Reestimated:
     traffic: Traffic
 
 
-def reestimate(fleet: Fleet, model: ModelState, round_index: int) -> Reestimated:
+def reestimate(fleet: Fleet, model: ModelState, round_index: int, *, quorum: float = 0.0) -> Reestimated:
     """Ask every client once for the moments of its BatchNorm inputs, add them up, replace the running statistics."""
     request, tally = Reestimate(round_index, model), Tally()
     total = no_moments(model.buffers)
     for reply in admit(fleet.ask(fleet.clients, request), ReestimateReply, request, fleet.clients, tally):
         total = {name: moment + reply.moments[name] for name, moment in total.items()}
-    tally.check_answered("re-estimation of running statistics")
+    tally.check_answered("re-estimation of running statistics", quorum)
     statistics = pooled_statistics(total, model.buffers)
     return Reestimated(model.with_buffers(statistics), tuple(tally.refused), tally.traffic)
 

@@ -188,7 +188,9 @@ def _calibrated_rounds(
             if calibration is None or not due or going_on.next_round == plan.rounds:
                 yield done, None
                 continue
-            calibrated = calibrate(calibration, fleet, done.model, assembly.context(done.model, done.index))
+            calibrated = calibrate(
+                calibration, fleet, done.model, assembly.context(done.model, done.index), quorum=plan.quorum
+            )
             yield done, calibrated
             going_on = replace(going_on, model=calibrated.model)
             break
@@ -205,7 +207,7 @@ def _finish(assembly: Assembly, fleet: Fleet, directory: RunDirectory, model: Mo
     facts = None
     if experiment.model.batch_statistics == "reestimate":
         began = time.perf_counter()
-        reestimated = reestimate(fleet, model, experiment.rounds)
+        reestimated = reestimate(fleet, model, experiment.rounds, quorum=experiment.quorum)
         seconds["reestimate"] = time.perf_counter() - began
         model = reestimated.model
         directory.append_ledger(asdict(r) for r in reestimated.refused)
@@ -215,7 +217,13 @@ def _finish(assembly: Assembly, fleet: Fleet, directory: RunDirectory, model: Mo
     head = _head_facts(assembly, model)
     if experiment.calibration is not None:
         began = time.perf_counter()
-        calibrated = calibrate(experiment.calibration, fleet, model, assembly.context(model, experiment.rounds))
+        calibrated = calibrate(
+            experiment.calibration,
+            fleet,
+            model,
+            assembly.context(model, experiment.rounds),
+            quorum=experiment.quorum,
+        )
         seconds["calibrate"] = time.perf_counter() - began
         model, facts, sums = calibrated.model, calibrated.facts, calibrated.total
         directory.append_ledger(asdict(r) for r in calibrated.refused)

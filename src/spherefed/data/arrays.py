@@ -75,6 +75,7 @@ def arrays(path: Path) -> Dataset:
         train=Examples(images, labels),
         test=Examples(test_images, test_labels),
         classes=tuple(str(c) for c in range(num_classes)),
+        numbered=True,
         provenance={"source": str(path)},
     )
 

@@ -24,11 +24,15 @@ class Dataset:
     """Applied to training batches only; None for data sets that are trained as they are."""
     mapped: bool = False
     """Whether the inputs are mapped from files, which other processes can map for themselves by loading it again."""
+    numbered: bool = False
+    """Whether the files have numbers for classes and no names, so that `classes` are but those numbers."""
+    elsewhere: bool = False
+    """Whether the examples are where the clients are, and only the form of them is known here."""
     provenance: dict[str, str] = field(default_factory=dict)
     """Facts about the files (digests, counts, whether they are the official ones), stored with a run."""
 
     def __post_init__(self) -> None:
-        for part, examples in (("train", self.train), ("test", self.test)):
+        for part, examples in () if self.elsewhere else (("train", self.train), ("test", self.test)):
             check_examples(examples, num_classes=len(self.classes), where=f"data set {self.name!r}, {part} part")
         shapes = tuple(self.train.inputs.shape[1:]), tuple(self.test.inputs.shape[1:])
         if shapes[0] != shapes[1]:

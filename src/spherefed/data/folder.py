@@ -13,7 +13,7 @@ from spherefed.errors import DataError
 Labelled = list[tuple[Path, int]]
 
 
-def load_folder(path: Path, root: Path) -> Dataset:
+def load_folder(path: Path, root: Path, *, fewest_classes: int = 2) -> Dataset:
     """Class folders of equally large images as RGB, classes in the order of their sorted names.
 
     Without a `test/` or `val/` folder a fixed fifth of all images is held out. Pixels are normalised with the mean and
@@ -22,20 +22,20 @@ def load_folder(path: Path, root: Path) -> Dataset:
     path = path.expanduser()
     if not path.is_dir():
         raise DataError(f"no folder {path}; folder: needs a folder with one sub-folder of images per class")
-    classes, train, test = _split(path)
+    classes, train, test = _split(path, fewest_classes)
     files = [file for file, _ in train + test]
     found = decoded(root, "folder", [path, *files], lambda target: _decode(path, classes, train, test, target))
     prepare = Preparation(scale=1 / 255, mean=found.facts.mean, std=found.facts.std)
     return found.dataset(f"folder:{path}", prepare, None)
 
 
-def _split(path: Path) -> tuple[tuple[str, ...], Labelled, Labelled]:
+def _split(path: Path, fewest: int) -> tuple[tuple[str, ...], Labelled, Labelled]:
     """Class names, training files, test files."""
     train_folder = path / "train"
     test_folder = next((path / name for name in ("test", "val") if (path / name).is_dir()), None)
     if train_folder.is_dir() and test_folder is not None:
-        classes = _class_folders(train_folder)
-        others = set(_class_folders(test_folder)) ^ set(classes)
+        classes = _class_folders(train_folder, fewest)
+        others = set(_class_folders(test_folder, fewest)) ^ set(classes)
         if others:
             name = min(others)
             lacking = test_folder if name in classes else train_folder
@@ -45,7 +45,7 @@ def _split(path: Path) -> tuple[tuple[str, ...], Labelled, Labelled]:
         raise DataError(
             f"{path} has train/ but neither test/ nor val/; add one, or name the folder {train_folder} itself"
         )
-    classes = _class_folders(path)
+    classes = _class_folders(path, fewest)
     everything = _images(path, classes)
     if len(everything) < 2:
         raise DataError(f"{path}: {len(everything)} image is too few to hold a fifth out for testing")
@@ -53,10 +53,12 @@ def _split(path: Path) -> tuple[tuple[str, ...], Labelled, Labelled]:
     return classes, [everything[i] for i in kept.tolist()], [everything[i] for i in held.tolist()]
 
 
-def _class_folders(path: Path) -> tuple[str, ...]:
+def _class_folders(path: Path, fewest: int) -> tuple[str, ...]:
     names = sorted(entry.name for entry in path.iterdir() if entry.is_dir() and not entry.name.startswith("."))
-    if len(names) < 2:
-        raise DataError(f"{path} has {len(names)} class folders; at least 2 are needed, one sub-folder of images each")
+    if len(names) < fewest:
+        raise DataError(
+            f"{path} has {len(names)} class folders; at least {fewest} are needed, one sub-folder of images each"
+        )
     return tuple(names)
 
 

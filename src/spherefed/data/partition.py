@@ -123,7 +123,25 @@ class Stored:
         return parts
 
 
-Partitioner = Iid | Dirichlet | Shards | QuantitySkew | Stored
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sites:
+    """Nothing is split: every client is a site that has its own data, and keeps them (`spherefed deploy`)."""
+
+    kind: ClassVar[str] = "sites"
+    clients: int = 3
+    """How many sites take part."""
+
+    def __post_init__(self) -> None:
+        _check_clients(self.clients)
+
+    def split(self, labels: Indices, num_classes: int, rng: np.random.Generator) -> list[Indices]:
+        raise ConfigError(
+            "partition.kind = 'sites' means that every site has its own data, which nobody here can split; "
+            "use `spherefed deploy run`, or another partition.kind"
+        )
+
+
+Partitioner = Iid | Dirichlet | Shards | QuantitySkew | Stored | Sites
 
 
 @dataclass(frozen=True, eq=False, slots=True)

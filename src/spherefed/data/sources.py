@@ -73,16 +73,17 @@ SOURCES: dict[str, Source] = {
 """Data sets that need no path. Sizes are those of the official files."""
 
 
-def load(name: str, root: "str | Path | None" = None) -> Dataset:
+def load(name: str, root: "str | Path | None" = None, *, fewest_classes: int = 2) -> Dataset:
     """The data set of this name: one of `SOURCES`, `folder:PATH` or `arrays:FILE.npz`.
 
-    Files are looked for, and decoded images kept, under the data root (see `data_root`).
+    Files are looked for, and decoded images kept, under the data root (see `data_root`). A site's own folder may have
+    a single class, where others have the rest.
     """
     kind, _, path = name.partition(":")
     if path and kind == "arrays":
         return arrays(Path(path))
     if path and kind == "folder":
-        return load_folder(Path(path), data_root(root))
+        return load_folder(Path(path), data_root(root), fewest_classes=fewest_classes)
     return find_source(name).load(data_root(root))
 
 
