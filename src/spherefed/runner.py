@@ -1,11 +1,11 @@
 """Run an experiment on a fleet into a run directory: rounds, checkpoints, calibration, evaluation, result."""
 
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -72,27 +72,50 @@ def run(
     finished run with the same training (`Experiment.training`): its rounds are taken over instead of run again.
     """
     engine = engine or Engine()
-    directory = RunDirectory(out)
     assembly = assemble(experiment, device=engine.device, data_root=engine.data_root)
-    initial = assembly.initial()
+    surroundings = environment(experiment, device=engine.device, workers=engine.workers)
+    yield from run_assembled(
+        assembly,
+        lambda directory: _fleet(assembly, engine, directory),
+        out,
+        surroundings=surroundings,
+        checkpoint_every=engine.checkpoint_every,
+        resume=resume,
+        trained=trained,
+    )
+
+
+class ClosingFleet(Fleet, Protocol):
+    """A fleet that has something to end."""
+
+    def close(self) -> None: ...
+
+
+def run_assembled(
+    assembly: Assembly,
+    hire: Callable[[RunDirectory], ClosingFleet],
+    out: Path,
+    *,
+    surroundings: Mapping[str, Any],
+    checkpoint_every: int | None = 1,
+    resume: bool = False,
+    trained: Path | None = None,
+) -> Iterator[Progress]:
+    """`run` for parts that are assembled already, on the fleet that `hire` makes once the run directory is there."""
+    experiment, directory, initial = assembly.experiment, RunDirectory(out), assembly.initial()
     if resume:
         directory.check_same(experiment, assembly.partition)
         if directory.finished:
             return
     else:
-        directory.begin(
-            experiment,
-            environment(experiment, device=engine.device, workers=engine.workers),
-            assembly.dataset.facts(),
-            assembly.partition,
-        )
+        directory.begin(experiment, surroundings, assembly.dataset.facts(), assembly.partition)
         if trained is not None:
             directory.adopt_rounds(RunDirectory(trained), experiment)
     checkpoint = directory.load_checkpoint() or Checkpoint(0, initial, {})
-    with closing(_fleet(assembly, engine, directory)) as fleet:
+    with closing(hire(directory)) as fleet:
         model = checkpoint.model
         # Closed here and not when it is collected: stopping leaves its checkpoint at once.
-        with closing(_rounds(assembly, fleet, directory, checkpoint, engine.checkpoint_every)) as rounds:
+        with closing(_rounds(assembly, fleet, directory, checkpoint, checkpoint_every)) as rounds:
             for finished in rounds:
                 model = finished.model
                 yield finished.progress
