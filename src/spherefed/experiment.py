@@ -208,7 +208,7 @@ class Experiment:
 
     def digest(self) -> str:
         """SHA-256 of the plain form: equal digests mean equal experiments."""
-        return hashlib.sha256(json.dumps(to_plain(self), sort_keys=True).encode()).hexdigest()
+        return hashlib.sha256(to_text(self).encode()).hexdigest()
 
     def training(self) -> "Experiment":
         """This experiment as far as its rounds go; those of two experiments with equal ones are equal to the bit."""
@@ -224,6 +224,20 @@ def from_mapping(plain: Mapping[str, Any]) -> Experiment:
     """From nested plain data, strictly: unknown or mistyped keys are refused with the nearest valid name."""
     experiment: Experiment = from_plain(Experiment, plain)
     return experiment
+
+
+def to_text(experiment: Experiment) -> str:
+    """As one line of JSON, which `from_text` reads."""
+    return json.dumps(to_plain(experiment), sort_keys=True)
+
+
+def from_text(text: str) -> Experiment:
+    """From JSON, as strictly as `from_mapping`."""
+    try:
+        plain = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"the experiment cannot be parsed as JSON: {error}") from error
+    return from_mapping(plain)
 
 
 def changed(experiment: Experiment, settings: Iterable[str]) -> Experiment:

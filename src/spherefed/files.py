@@ -28,18 +28,30 @@ def write_bytes(path: Path, content: bytes) -> None:
         raise
 
 
-def write_tensors(path: Path, tensors: Tensors, metadata: dict[str, str]) -> None:
+def pack(tensors: Tensors, metadata: dict[str, str]) -> bytes:
     """As safetensors, with short texts beside them."""
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    write_bytes(path, tensors_to_bytes(plain, metadata))
+    return tensors_to_bytes(plain, metadata)
+
+
+def unpack(content: bytes) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
+    """The inverse of `pack`; a ValueError if it is not one."""
+    try:
+        tensors = tensors_from_bytes(content)
+    except SafetensorError as error:
+        raise ValueError(str(error)) from error
+    header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+    return tensors, header.get("__metadata__", {})
+
+
+def write_tensors(path: Path, tensors: Tensors, metadata: dict[str, str]) -> None:
+    """As safetensors, with short texts beside them."""
+    write_bytes(path, pack(tensors, metadata))
 
 
 def read_tensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
     """The tensors and the texts beside them."""
     try:
-        raw = path.read_bytes()
-        tensors = tensors_from_bytes(raw)
-        header = json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")])
-    except (OSError, SafetensorError, ValueError) as error:
+        return unpack(path.read_bytes())
+    except (OSError, ValueError) as error:
         raise RunError(f"{path} cannot be read: {error}") from error
-    return tensors, header.get("__metadata__", {})

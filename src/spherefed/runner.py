@@ -23,7 +23,7 @@ from spherefed.nn.classifier import Classifier
 from spherefed.nn.prototypes import coherence
 from spherefed.personalization import BlendedFfc
 from spherefed.runs import Checkpoint, RunDirectory, read_json, read_lines
-from spherefed.tensors import Tensors, one_thread, under
+from spherefed.tensors import Tensors, digest, one_thread, under
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -268,6 +268,7 @@ def _finish(assembly: Assembly, fleet: Fleet, directory: RunDirectory, model: Mo
             "traffic": traffic,
             "seconds": seconds,
             "weights_sha256": model.digest(),
+            "statistics_sha256": digest(sums) if sums else None,
         },
     )
 

@@ -71,6 +71,17 @@ class Workbench:
             _copy(head, {"weight": self._own_head})
         _copy(self._counters, self._own_counters)  # else they would count the clients that were here before
 
+    @property
+    def fixed_head(self) -> Tensors:
+        """The head that everybody derives for himself and nobody sends; empty if heads are learned."""
+        return {} if self.classifier.head.learned else {"weight": self._own_head}
+
+    def adopt_head(self, head: Tensors) -> None:
+        """Use this fixed head from now on instead of the one derived here."""
+        if fault := mismatch(head, self.fixed_head):
+            raise ModelError(f"the head that was sent does not fit this client's: {fault}")
+        self._own_head = head["weight"].to(self._own_head).clone()
+
     def set_training(self) -> None:
         """Put every layer into training mode; `Module.train` itself would cost a tenth of a small client's round."""
         if not all(layer.training for layer in self.classifier.modules()):

@@ -5,6 +5,7 @@ import sys
 import click
 
 from spherefed.cli.data import data, partition
+from spherefed.cli.deploy import deploy
 from spherefed.cli.experiments import compare, evaluate, personalize, report, run, tune
 from spherefed.cli.options import example
 
@@ -43,5 +44,5 @@ def commands() -> None:
     """Hyperspherical federated learning: one fixed head for all, unit features, closed-form calibration."""
 
 
-for command in (run, compare, personalize, report, evaluate, tune, data, partition):
+for command in (run, compare, personalize, report, evaluate, tune, data, partition, deploy):
     commands.add_command(command)

@@ -1,0 +1,1 @@
+"""One federation over several sites' machines: who is there, what sites do and what the server does."""

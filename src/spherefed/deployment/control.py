@@ -1,0 +1,98 @@
+"""Orders to a running server: start a run, follow it, ask who is there. Flower's own command does the talking."""
+
+import json
+import re
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from spherefed.deployment.folder import CONNECTION, read_server, toml_value
+from spherefed.deployment.roles import PATIENCE, environment, healthy, program
+from spherefed.deployment.server import Order
+from spherefed.errors import FederationError
+
+LINE = re.compile(r"^(round \d+ of \d+: .*|error: .*|finished)$")
+"""What the server app says that is meant for the user; the rest is Flower's."""
+
+
+def run(folder: Path, order: Order) -> Iterator[str]:
+    """Submit the order and yield what the server says until the run is over; an error of the run is raised here."""
+    check_up(folder)
+    with tempfile.TemporaryDirectory(prefix="spherefed-order-") as scratch:
+        config = Path(scratch) / "order.toml"
+        config.write_text("".join(f"{name} = {toml_value(value)}\n" for name, value in asdict(order).items()), "utf-8")
+        command = [program("flwr"), "run", str(folder / "app"), CONNECTION, "--run-config", str(config), "--stream"]
+        process = subprocess.Popen(
+            command, env=environment(folder), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        finished, said = False, []
+        assert process.stdout is not None
+        try:
+            for raw in process.stdout:
+                line = re.sub(r"\x1b\[[0-9;]*m", "", raw).strip()
+                said.append(line)
+                if line.startswith("error: "):
+                    raise FederationError(line.removeprefix("error: "))
+                if line == "finished":
+                    finished = True
+                elif LINE.match(line):
+                    yield line
+        finally:
+            process.terminate()
+            process.wait(timeout=PATIENCE)
+    if not finished:
+        raise FederationError(f"the run ended early; Flower said: {' / '.join(said[-5:])}; --resume goes on with it")
+
+
+def stop_all(folder: Path) -> None:
+    """End runs that are still going on, for instance after Ctrl-C."""
+    for flower_run in _json(folder, "list", "runs"):
+        if str(flower_run.get("status", "")).startswith(("running", "pending", "starting")):
+            with suppress(FederationError):
+                _flwr(folder, "stop", str(flower_run["run-id"]), CONNECTION)
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What a server knows of its sites and runs."""
+
+    sites: tuple[dict[str, Any], ...]
+    runs: tuple[dict[str, Any], ...]
+
+
+def status(folder: Path) -> Status:
+    """Who is connected, and which runs there were since the server's database was made."""
+    check_up(folder)
+    return Status(tuple(_json(folder, "supernode list", "nodes")), tuple(_json(folder, "list", "runs")))
+
+
+def check_up(folder: Path) -> None:
+    server = read_server(folder)
+    if not healthy(folder, server):
+        raise FederationError(f"no server answers at {server.address}:{server.port}; start it with {folder}/start.sh")
+
+
+def _json(folder: Path, verb: str, key: str) -> list[dict[str, Any]]:
+    said = json.loads(_flwr(folder, *verb.split(), CONNECTION, "--format", "json"))
+    if not said.get("success", False):
+        raise FederationError(f"flwr {verb} failed: {said.get('error-message', said)}")
+    found: list[dict[str, Any]] = said.get(key, [])
+    return found
+
+
+def _flwr(folder: Path, *arguments: str) -> str:
+    said = subprocess.run(
+        [program("flwr"), *arguments],
+        env=environment(folder),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    if said.returncode:
+        raise FederationError(f"flwr {arguments[0]} failed: {' '.join((said.stdout + said.stderr).split())}")
+    return said.stdout

@@ -1,0 +1,146 @@
+"""What a site does: read its own data, say what it holds to, answer requests, remember on its own disk."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from spherefed.assembly import Assembly, assemble, build_bench, pooled
+from spherefed.data import sources
+from spherefed.data.convention import normalization
+from spherefed.data.partition import Partition, Sites
+from spherefed.deployment.roll_call import Facts, HeadTaken, Present, RollCall, UseHead
+from spherefed.engines.local import answer as answer_request
+from spherefed.errors import ConfigError
+from spherefed.experiment import Experiment, from_text
+from spherefed.files import read_tensors, write_tensors
+from spherefed.memory import MemoryDirectory, MemoryInRam, MemoryStore
+from spherefed.messages import Evaluate, Failure, Measure, Reestimate, Reply, Request, Train
+from spherefed.schema import nearest
+from spherefed.tensors import digest
+
+REQUESTS = Train | Measure | Reestimate | Evaluate
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Site:
+    """A site's own configuration, which no server sees: Flower calls it the node's config."""
+
+    client: int
+    """Which client of the federation this is."""
+    site: str = ""
+    """What people call it."""
+    data: str = ""
+    """Its own data, `folder:PATH` or `arrays:FILE.npz`; empty: its part of a set that all have."""
+    data_root: str = ""
+    """Where data sets lie and decoded images are kept; empty: $SPHEREFED_DATA."""
+    memory: str = ""
+    """A folder of its own for what the client remembers from round to round."""
+    device: str = "cpu"
+
+    @staticmethod
+    def from_config(config: Mapping[str, Any]) -> "Site":
+        """From Flower's node config; unknown names are refused with the nearest valid one."""
+        types = {"client": int, "site": str, "data": str, "data_root": str, "memory": str, "device": str}
+        for name, value in config.items():
+            if name not in types:
+                raise ConfigError(f"unknown key {name!r} in the site's config; {nearest(name, types)}")
+            if type(value) is not types[name]:
+                kind = types[name].__name__
+                raise ConfigError(f"{name!r} in the site's config must be of type {kind}, got {value!r}")
+        if "client" not in config:
+            raise ConfigError("the site's config needs client=NUMBER: which client of the federation it is")
+        return Site(**config)
+
+
+def answer(message: Any, experiment: str, run: str, site: Site) -> Any:
+    """A site's answer to any message; `run` tells this run from others of the same experiment."""
+    desk = _desk(experiment, run, site)
+    match message:
+        case RollCall():
+            return Present(site.client, site.site, facts(desk.assembly).to_text())
+        case UseHead():
+            return desk.take_head(message)
+        case Train() | Measure() | Reestimate() | Evaluate():
+            return desk.answer(message)
+        case _:
+            raise ConfigError(f"a site does not answer a {type(message).__name__}")
+
+
+def facts(assembly: Assembly) -> Facts:
+    """What this process holds to, as the roll call compares it."""
+    data = assembly.dataset
+    head = assembly.bench.fixed_head
+    return Facts(
+        version=version("spherefed"),
+        experiment=assembly.experiment.digest(),
+        classes=data.classes,
+        input_shape=data.input_shape,
+        normalization=normalization(data),
+        head=digest(head) if head else "",
+    )
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Desk:
+    """A site at work on one run."""
+
+    site: Site
+    assembly: Assembly
+    folder: Path | None
+    store: MemoryStore
+
+    def answer(self, request: Request) -> Reply | Failure:
+        if isinstance(self.store, MemoryDirectory):
+            # The server saves every round before it asks for the next: nobody will ask for what came before.
+            self.store.settle(request.round)
+        return answer_request(self.assembly.client, self.site.client, request, self.store)
+
+    def take_head(self, message: UseHead) -> HeadTaken:
+        self.assembly.bench.adopt_head(message.head)
+        if self.folder is not None:  # the next message may find another process
+            self.folder.mkdir(parents=True, exist_ok=True)
+            write_tensors(self.folder / "head.safetensors", message.head, {})
+        return HeadTaken(self.site.client, digest(self.assembly.bench.fixed_head))
+
+
+@lru_cache(maxsize=8)
+def _desk(experiment: str, run: str, site: Site) -> _Desk:
+    """Kept between messages where the process is; everything it holds can be had again from the disk."""
+    assembly = assemble_site(from_text(experiment), site)
+    folder = Path(site.memory).expanduser() / f"{assembly.experiment.digest()[:16]}-{run}" if site.memory else None
+    if assembly.experiment.keeps_memory and folder is None:
+        raise ConfigError("clients of this method remember: the site's config needs memory=FOLDER")
+    if folder is not None and (folder / "head.safetensors").exists():
+        assembly.bench.adopt_head(read_tensors(folder / "head.safetensors")[0])
+    remembers = assembly.experiment.keeps_memory and folder is not None
+    return _Desk(site, assembly, folder, MemoryDirectory(folder) if remembers and folder else MemoryInRam())
+
+
+def assemble_site(experiment: Experiment, site: Site) -> Assembly:
+    """Everything a site needs to be its client: its own data, or its part of a set that all have."""
+    clients = experiment.partition.clients
+    if not 0 <= site.client < clients:
+        raise ConfigError(f"the site's config says client {site.client}; clients are 0 to {clients - 1}")
+    root = site.data_root or None
+    if not isinstance(experiment.partition, Sites):
+        if site.data:
+            raise ConfigError(
+                f"the site's config names its own data, {site.data!r}, but the experiment deals out "
+                f"{experiment.data.name!r}; leave `data` out, or use partition.kind = 'sites'"
+            )
+        return assemble(experiment, device=site.device, data_root=root)
+    if not site.data:
+        raise ConfigError("partition.kind = 'sites': the site's config needs data=folder:PATH or data=arrays:FILE.npz")
+    data = pooled(experiment.data.convention.applied(sources.load(site.data, root, fewest_classes=1)))
+    mine = np.arange(len(data.train))
+    labels = data.train.all_labels().numpy()
+    counts = np.zeros((clients, data.num_classes), dtype=np.int64)
+    counts[site.client] = np.bincount(labels, minlength=data.num_classes)
+    parts = tuple(mine if client == site.client else mine[:0] for client in range(clients))
+    bench = build_bench(experiment, data.input_shape, data.num_classes, site.device)
+    return Assembly(experiment, data, Partition(parts, counts), bench)
