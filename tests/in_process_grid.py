@@ -22,7 +22,12 @@ class InProcessGrid(Grid):
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
         self.contexts = {
             101 + index: Context(
-                run_id=1, node_id=101 + index, node_config=config, state=RecordDict(), run_config=run_config, series_id=0
+                run_id=1,
+                node_id=101 + index,
+                node_config=config,
+                state=RecordDict(),
+                run_config=run_config,
+                series_id=0,
             )
             for index, config in enumerate(configs)
         }

@@ -47,7 +47,7 @@ def test_folders_are_read_by_name_whatever_their_order(tmp_path: Path) -> None:
 
 def test_an_unknown_class_is_refused_by_name(tmp_path: Path) -> None:
     data = sources.load(folder(tmp_path / "site", ["benign", "malingant"]), tmp_path)
-    with pytest.raises(DataError, match="'malingant'.*did you mean 'malignant'"):
+    with pytest.raises(DataError, match=r"'malingant'.*did you mean 'malignant'"):
         Convention(classes=CLASSES).applied(data)
 
 

@@ -115,11 +115,13 @@ def status(folder: Path) -> None:
 
     from spherefed.deployment import control
 
-    found = control.status(folder.resolve())
-    console = Console()
-    for title, rows in (("sites", found.sites), ("runs", found.runs)):
-        names = list(rows[0]) if rows else []
-        table = Table(*names, title=title if rows else f"{title}: none")
+    place, console = folder.resolve(), Console()
+    control.check_up(place)
+    for title, names, rows in (
+        ("sites", ("site", "client", "status", "since"), control.sites(place)),
+        ("runs", ("Flower run", "status", "submitted", "seconds"), control.runs(place)),
+    ):
+        table = Table(*names, title=title)
         for row in rows:
-            table.add_row(*(str(row[name]) for name in names))
+            table.add_row(*row)
         console.print(table)

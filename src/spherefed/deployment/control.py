@@ -6,12 +6,12 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from spherefed.deployment.folder import CONNECTION, read_server, toml_value
-from spherefed.deployment.roles import PATIENCE, environment, healthy, program
+from spherefed.deployment.roles import PATIENCE, environment, healthy, program, read_nodes
 from spherefed.deployment.server import Order
 from spherefed.errors import FederationError
 
@@ -56,18 +56,28 @@ def stop_all(folder: Path) -> None:
                 _flwr(folder, "stop", str(flower_run["run-id"]), CONNECTION)
 
 
-@dataclass(frozen=True, slots=True)
-class Status:
-    """What a server knows of its sites and runs."""
-
-    sites: tuple[dict[str, Any], ...]
-    runs: tuple[dict[str, Any], ...]
+Rows = list[tuple[str, ...]]
 
 
-def status(folder: Path) -> Status:
-    """Who is connected, and which runs there were since the server's database was made."""
-    check_up(folder)
-    return Status(tuple(_json(folder, "supernode list", "nodes")), tuple(_json(folder, "list", "runs")))
+def sites(folder: Path) -> Rows:
+    """Site, client, whether it is online, since when: every site that may join, and strangers if there are any."""
+    server, names = read_server(folder), {node: name for name, node in read_nodes(folder).items()}
+    found = {names.get(str(n["node-id"]), str(n["node-id"])): n for n in _json(folder, "supernode list", "nodes")}
+    rows: Rows = []
+    for name in [*server.sites, *(name for name in found if name not in server.sites)]:
+        client = str(server.sites.index(name)) if name in server.sites else "?"
+        node = found.get(name, {"status": "unknown"})
+        since = node.get("online-at") if node["status"] == "online" else node.get("offline-at")
+        rows.append((name, client, str(node["status"]), str(since or "–")))
+    return rows
+
+
+def runs(folder: Path) -> Rows:
+    """Flower's number of a run, its state, when it was submitted and for how many seconds it went on; newest first."""
+    return [
+        (str(r["run-id"]), str(r["status"]), str(r["pending-at"]), f"{float(r['elapsed']):.0f}")
+        for r in _json(folder, "list", "runs")
+    ]
 
 
 def check_up(folder: Path) -> None:

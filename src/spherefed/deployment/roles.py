@@ -4,6 +4,7 @@ Each is a supervisor in the foreground: it starts Flower's own programs, and end
 """
 
 import http.client
+import json
 import os
 import secrets
 import shutil
@@ -31,9 +32,11 @@ from spherefed.deployment.folder import (
 )
 from spherefed.deployment.site import Site
 from spherefed.errors import ConfigError, FederationError
+from spherefed.files import write_bytes
 
 PATIENCE = 60.0
 """Seconds for a program to come up or to go down."""
+NODES = "nodes.json"
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
 """Seconds before a program that ended is started again."""
 QUIET = {
@@ -178,18 +181,33 @@ def _listening(server: ServerFolder) -> bool:
 
 
 def _admit_sites(folder: Path, server: ServerFolder) -> None:
-    """Register every site's public key; one that is registered already stays so."""
+    """Register every site's public key and note which node it is; one that is registered already stays so."""
+    nodes = read_nodes(folder)
     for name in server.sites:
         key = folder / "keys" / f"{name}.pub"
         if not key.exists():
             continue
-        command = [program("flwr"), "supernode", "register", str(key), CONNECTION]
+        command = [program("flwr"), "supernode", "register", str(key), CONNECTION, "--name", name, "--format", "json"]
         said = subprocess.run(
             command, env=environment(folder), capture_output=True, text=True, timeout=PATIENCE, check=False
         )
-        output = said.stdout + said.stderr
-        if said.returncode and "already" not in output:
-            raise FederationError(f"the key of site {name} was not admitted: {' '.join(output.split())}")
+        answer = json.loads(said.stdout or "{}")
+        if answer.get("success"):
+            nodes[name] = str(answer["node-id"])
+        elif "already" not in said.stdout:
+            raise FederationError(
+                f"the key of site {name} was not admitted: {' '.join((said.stdout + said.stderr).split())}"
+            )
+    write_bytes(folder / NODES, json.dumps(nodes, indent=2).encode())
+
+
+def read_nodes(folder: Path) -> dict[str, str]:
+    """Which of Flower's nodes is which site."""
+    try:
+        found: dict[str, str] = json.loads((folder / NODES).read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # not written yet, or not whole: the server's next start fills it
+        return {}
+    return found
 
 
 def _node_config(site: SiteFolder) -> str:

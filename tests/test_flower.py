@@ -1,0 +1,508 @@
+"""The federation through Flower's apps and our codec, in one process: same bits as the local engine, whatever fails."""
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+
+from in_process_grid import InProcessGrid, Spoil
+from small import tiny
+from spherefed.algorithms import fednova, fedrep
+from spherefed.calibration import Ccvr
+from spherefed.deployment import site as site_module
+from spherefed.deployment.app import ANSWERS, QUESTIONS
+from spherefed.deployment.server import Order, serve
+from spherefed.deployment.site import Site
+from spherefed.engines.flower_codec import MESSAGE, SAFETENSORS, TENSORS, decode, encode
+from spherefed.errors import ConfigError, FederationError
+from spherefed.evaluation import GLOBAL_TEST, LOCAL_TEST_BY_CLIENTS, LOCAL_TEST_BY_SAMPLES
+from spherefed.experiment import Data, Experiment, Model, to_text
+from spherefed.losses import CrossEntropy
+from spherefed.messages import Evaluate, Failure, ModelState, Train, TrainReply
+from spherefed.nn.encoders import Mlp
+from spherefed.nn.heads import Learned, Orthonormal
+from spherefed.runner import run, run_to_end
+from spherefed.runs import RunDirectory, read_json, read_lines
+from spherefed.training import LocalTraining
+
+CLIENTS = 4
+
+
+def spherefed(**changes: Any) -> Experiment:
+    """On digits, which every process has; few examples, for speed."""
+    values: dict[str, Any] = {
+        "deadline": 5.0,
+        "data": Data(examples=200),
+        "local": LocalTraining(lr=0.5, epochs=1, batch_size=16),
+        "model": Model(encoder=Mlp(widths=(16,)), head=Orthonormal(), normalize=True),
+    }
+    return tiny(**values | changes)
+
+
+def nova_ccvr() -> Experiment:
+    return spherefed(
+        model=Model(encoder=Mlp(widths=(16,)), head=Learned()),
+        loss=CrossEntropy(),
+        algorithm=fednova(),
+        calibration=Ccvr(),
+    )
+
+
+def rep() -> Experiment:
+    return spherefed(
+        model=Model(encoder=Mlp(widths=(16,)), head=Learned()),
+        loss=CrossEntropy(),
+        algorithm=fedrep(),
+        calibration=None,
+        local=LocalTraining(lr=0.1, epochs=1, head_epochs=1, batch_size=16),
+        data=Data(examples=200, held_out=0.2),
+    )
+
+
+def order(experiment: Experiment, out: Path, **changes: Any) -> Order:
+    return Order(experiment=to_text(experiment), out=str(out), wait=0.0, **changes)
+
+
+def grid_for(experiment: Experiment, tmp_path: Path, **config: Any) -> InProcessGrid:
+    configs = [
+        {"client": client, "site": f"site-{client}", "memory": str(tmp_path / f"memory-{client}"), **config}
+        for client in range(CLIENTS)
+    ]
+    return InProcessGrid(configs, {"experiment": to_text(experiment)})
+
+
+def through_flower(experiment: Experiment, tmp_path: Path, grid: InProcessGrid | None = None) -> dict[str, Any]:
+    out = tmp_path / "flower"
+    for _ in serve((grid or grid_for(experiment, tmp_path)).open, order(experiment, out)):
+        pass
+    return RunDirectory(out).result()
+
+
+@pytest.mark.parametrize("make", [spherefed, nova_ccvr, rep])
+def test_the_same_bits_as_the_local_engine(make: Callable[[], Experiment], tmp_path: Path) -> None:
+    experiment = make()
+    local, flower = run_to_end(experiment, tmp_path / "local"), through_flower(experiment, tmp_path)
+    for name in ("weights_sha256", "statistics_sha256", "accuracy"):
+        assert flower[name] == local[name], name
+    assert [line["loss"] for line in read_lines(tmp_path / "flower" / "rounds.jsonl")] == [
+        line["loss"] for line in read_lines(tmp_path / "local" / "rounds.jsonl")
+    ]
+    assert (flower["statistics_sha256"] is None) == (experiment.calibration is None)
+
+
+def test_the_fixed_head_is_never_sent_and_few_messages_are(tmp_path: Path) -> None:
+    experiment = spherefed()
+    grid = grid_for(experiment, tmp_path)
+    local, flower = run_to_end(experiment, tmp_path / "local"), through_flower(experiment, tmp_path, grid)
+    assert flower["traffic"] == local["traffic"]
+    kinds = [kind for node, kind in grid.asked if node == 101]
+    assert kinds == ["query.rollcall", "train", "train", "train", "query.measure"]
+
+
+# Faults: whatever a node sends, the result is that of the others, to the bit, and the ledger names it.
+
+
+def nan_values(question: Message, answer: Message) -> Message:
+    reply = decode(answer.content, ANSWERS)
+    if isinstance(reply, TrainReply):
+        spoilt = {name: torch.full_like(tensor, float("nan")) for name, tensor in reply.delta.items()}
+        return Message(encode(replace(reply, delta=spoilt)), reply_to=question)
+    return Message(encode(Failure(reply.client, "gone")), reply_to=question)
+
+
+def wrong_shapes(question: Message, answer: Message) -> Message:
+    reply = decode(answer.content, ANSWERS)
+    if isinstance(reply, TrainReply):
+        longer = {name: torch.cat([tensor, tensor]) for name, tensor in reply.delta.items()}
+        return Message(encode(replace(reply, delta=longer)), reply_to=question)
+    return Message(encode(Failure(reply.client, "gone")), reply_to=question)
+
+
+def extra_keys(question: Message, answer: Message) -> Message:
+    content = answer.content
+    fields = json.loads(str(content[MESSAGE]["fields"]))
+    content[MESSAGE]["fields"] = json.dumps(fields | {"surprise": 1})
+    return Message(content, reply_to=question)
+
+
+def another_client(question: Message, answer: Message) -> Message:
+    return Message(encode(replace(decode(answer.content, ANSWERS), client=0)), reply_to=question)
+
+
+def garbage(question: Message, answer: Message) -> Message:
+    nothing = Array("uint8", (3,), SAFETENSORS, b"abc")
+    return Message(RecordDict({TENSORS: ArrayRecord({"x": nothing})}), reply_to=question)
+
+
+def pickled(question: Message, answer: Message) -> Message:
+    content = answer.content
+    content[TENSORS] = ArrayRecord({SAFETENSORS: Array(np.zeros(3))})
+    return Message(content, reply_to=question)
+
+
+def raising(question: Message, answer: Message) -> Message:
+    return Message(encode(Failure(-1, "RuntimeError: a bug at the site")), reply_to=question)
+
+
+def silent(question: Message, answer: Message) -> None:
+    return None
+
+
+def replay() -> Spoil:
+    """Always the answer to its first training again."""
+    first: list[Message] = []
+
+    def again(question: Message, answer: Message) -> Message:
+        reply = decode(answer.content, ANSWERS)
+        if isinstance(reply, TrainReply) and reply.round > 0:
+            return Message(first[0].content, reply_to=question)
+        if isinstance(reply, TrainReply):
+            first.append(answer)
+            return raising(question, answer)
+        return Message(first[0].content, reply_to=question)
+
+    return again
+
+
+FAULTS: dict[str, tuple[Callable[[], Spoil], str]] = {
+    "nan": (lambda: nan_values, "not finite"),
+    "wrong shapes": (lambda: wrong_shapes, "has shape"),
+    "extra keys": (lambda: extra_keys, "malformed reply: .*surprise"),
+    "another client's name": (lambda: another_client, "answered as client 0"),
+    "garbage": (lambda: garbage, "malformed reply"),
+    "numpy in place of safetensors": (lambda: pickled, "malformed reply"),
+    "raises": (lambda: raising, "a bug at the site"),
+    "replay": (replay, "answered round 0 in round"),
+    "silence": (lambda: silent, "did not answer within"),
+}
+
+
+def without_client(experiment: Experiment, lost: int, out: Path) -> dict[str, Any]:
+    """What the local engine makes of it when one client fails at everything."""
+    from spherefed import runner
+    from spherefed.engines.local import InProcess
+
+    class Lossy(InProcess):
+        def ask(self, clients: Any, request: Any) -> Any:
+            for answer in super().ask(clients, request):
+                yield Failure(lost, "lost") if answer.client == lost else answer
+
+    def hire(assembly: Any, engine: Any, directory: RunDirectory) -> InProcess:
+        return Lossy(assembly.client, CLIENTS, directory.memory() if experiment.keeps_memory else None)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runner, "_fleet", hire)
+        for _ in run(experiment, out):
+            pass
+    return RunDirectory(out).result()
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_faulty_site_changes_nothing_for_the_others(fault: str, tmp_path: Path) -> None:
+    make, cause = FAULTS[fault]
+    experiment = spherefed(rounds=2, **({"deadline": 0.4} if fault == "silence" else {}))
+    grid = grid_for(experiment, tmp_path)
+    lost, spoil = 2, make()
+    after_roll_call: Spoil = lambda q, a: a if q.metadata.message_type == "query.rollcall" else spoil(q, a)  # noqa: E731
+    grid.spoil[101 + lost] = after_roll_call
+    flower = through_flower(experiment, tmp_path, grid)
+    expected = without_client(experiment, lost, tmp_path / "local")
+    assert flower["weights_sha256"] == expected["weights_sha256"]
+    assert flower["statistics_sha256"] == expected["statistics_sha256"]
+    ledger = read_lines(tmp_path / "flower" / "ledger.jsonl")
+    assert {line["client"] for line in ledger} == {lost}
+    assert {line["round"] for line in ledger} >= {0, 1}
+    assert any(re.search(cause, line["cause"]) for line in ledger), ledger
+
+
+def test_a_node_that_goes_and_comes_back_under_another_number_is_asked_who_it_is(tmp_path: Path) -> None:
+    experiment = spherefed()
+    grid = grid_for(experiment, tmp_path)
+    rounds = serve(grid.open, order(experiment, tmp_path / "flower"))
+    next(rounds)
+    grid.offline.add(103)
+    next(rounds)
+    grid.contexts[999] = replace_node(grid.contexts[103], 999)
+    for _ in rounds:
+        pass
+    lines = read_lines(tmp_path / "flower" / "rounds.jsonl")
+    assert [line["clients"] for line in lines] == [[0, 1, 2, 3], [0, 1, 3], [0, 1, 2, 3]]
+    assert [line["cause"] for line in read_lines(tmp_path / "flower" / "ledger.jsonl")] == [
+        "the node of site 'site-2' (client 2) is not connected"
+    ]
+    assert [kind for node, kind in grid.asked if node == 999] == ["query.rollcall", "train", "query.measure"]
+
+
+def replace_node(context: Any, node: int) -> Any:
+    from flwr.app import Context
+
+    return Context(
+        run_id=1,
+        node_id=node,
+        node_config=context.node_config,
+        state=RecordDict(),
+        run_config=context.run_config,
+        series_id=0,
+    )
+
+
+def test_too_few_answers_end_the_run_and_resume_repeats_the_round(tmp_path: Path) -> None:
+    experiment = spherefed(quorum=0.75)
+    grid = grid_for(experiment, tmp_path)
+    rounds = serve(grid.open, order(experiment, tmp_path / "flower"))
+    next(rounds)
+    grid.offline |= {101, 102}
+    with pytest.raises(FederationError, match=r"round 1: 2 of 4 .* quorum 0.75 needs 3.*--resume"):
+        next(rounds)
+    grid.offline.clear()
+    for _ in serve(grid.open, order(experiment, tmp_path / "flower", resume=True)):
+        pass
+    whole = run_to_end(experiment, tmp_path / "local")
+    assert RunDirectory(tmp_path / "flower").result()["weights_sha256"] == whole["weights_sha256"]
+
+
+@pytest.mark.parametrize("make", [spherefed, rep])
+def test_resume_in_a_new_flower_run_finds_what_sites_remember(make: Callable[[], Experiment], tmp_path: Path) -> None:
+    experiment = make()
+    rounds = serve(grid_for(experiment, tmp_path).open, order(experiment, tmp_path / "flower"))
+    next(rounds)
+    next(rounds)
+    rounds.close()  # type: ignore[attr-defined]
+    site_module._desk.cache_clear()  # the sites' processes are new, too
+    for _ in serve(grid_for(experiment, tmp_path).open, order(experiment, tmp_path / "flower", resume=True)):
+        pass
+    whole, resumed = run_to_end(experiment, tmp_path / "local"), RunDirectory(tmp_path / "flower").result()
+    assert resumed["weights_sha256"] == whole["weights_sha256"]
+    assert resumed["accuracy"] == whole["accuracy"]
+
+
+def test_sites_keep_only_what_can_still_be_asked_for(tmp_path: Path) -> None:
+    experiment = replace(rep(), rounds=5)
+    through_flower(experiment, tmp_path)
+    stamps = sorted(file.name for file in (tmp_path / "memory-1").glob("*/*.safetensors"))
+    assert stamps == ["1.4.safetensors"]
+
+
+def test_another_run_of_the_same_experiment_has_a_memory_of_its_own(tmp_path: Path) -> None:
+    experiment = rep()
+    for name in ("first", "second"):
+        for _ in serve(grid_for(experiment, tmp_path).open, order(experiment, tmp_path / name)):
+            pass
+    assert len(list((tmp_path / "memory-1").iterdir())) == 2
+
+
+# Roll call
+
+
+def test_the_roll_call_lists_who_disagrees_about_what(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    experiment = spherefed()
+    grid = grid_for(experiment, tmp_path)
+    from spherefed.deployment.roll_call import Facts, Present
+
+    def other_release(question: Message, answer: Message) -> Message:
+        present = decode(answer.content, ANSWERS)
+        assert isinstance(present, Present)
+        facts = replace(Facts.from_text(present.facts), version="9.9", classes=("b", "a"))
+        return Message(encode(replace(present, facts=facts.to_text())), reply_to=question)
+
+    grid.spoil[102] = other_release
+    grid.spoil[104] = other_release
+    with pytest.raises(FederationError, match=r"site-1.*package version is 9.9.*class list is \['b', 'a'\].*site-3"):
+        through_flower(experiment, tmp_path, grid)
+    assert not (tmp_path / "flower").exists()
+
+
+def test_sites_that_mean_another_experiment_are_refused(tmp_path: Path) -> None:
+    grid = grid_for(spherefed(), tmp_path)
+    with pytest.raises(FederationError, match="experiment digest"):
+        through_flower(spherefed(seed=3), tmp_path, grid)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"client": 1}, "are the same client"),
+        ({"client": 7}, "clients are 0 to 3"),
+        ({"cleint": 1}, "did you mean 'client'"),
+        ({"device": "abacus"}, "abacus"),
+        ({"data": "folder:/nowhere"}, "deals out 'digits'"),
+    ],
+)
+def test_a_site_that_cannot_be_placed_is_named(config: dict[str, Any], message: str, tmp_path: Path) -> None:
+    grid = grid_for(spherefed(), tmp_path)
+    grid.contexts[103].node_config.update(config)
+    with pytest.raises(FederationError, match=message):
+        through_flower(spherefed(), tmp_path, grid)
+
+
+def test_missing_sites_are_named_and_a_quorum_does_without_them(tmp_path: Path) -> None:
+    grid = grid_for(spherefed(), tmp_path)
+    grid.offline.add(104)
+    with pytest.raises(FederationError, match=r"3 of 4 sites.*without client 3.*quorum"):
+        through_flower(spherefed(), tmp_path, grid)
+    relaxed = spherefed(quorum=0.5)
+    grid = grid_for(relaxed, tmp_path)
+    grid.offline.add(104)
+    through_flower(relaxed, tmp_path, grid)
+    assert {line["cause"] for line in read_lines(tmp_path / "flower" / "ledger.jsonl")} == {"its node is not connected"}
+
+
+def test_a_head_that_came_out_differently_is_sent_once(tmp_path: Path) -> None:
+    experiment = spherefed()
+    grid = grid_for(experiment, tmp_path)
+    from spherefed.workbench import Workbench
+
+    run_id, config = "other-cpu", grid.contexts[102].node_config
+    exchange = grid.open(run_id)
+    desk = site_module._desk(to_text(experiment), run_id, Site.from_config(config))
+    bench: Workbench = desk.assembly.bench
+    right = bench.fixed_head["weight"].clone()
+    bench.adopt_head({"weight": right + 1e-7})
+    from spherefed.deployment import server
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(server.secrets, "token_hex", lambda _: run_id)
+        result = through_flower(experiment, tmp_path, grid)
+    assert torch.equal(bench.fixed_head["weight"], right)
+    assert [kind for node, kind in grid.asked if kind == "query.usehead"] == ["query.usehead"]
+    sites = read_json(tmp_path / "flower" / "deployment.json")["sites"]
+    assert [site["head_bytes"] for site in sites] == [0, right.nbytes, 0, 0]
+    assert result["weights_sha256"] == run_to_end(experiment, tmp_path / "local")["weights_sha256"]
+    assert exchange.nodes() == {101, 102, 103, 104}
+
+
+# Sites with their own data
+
+
+def own_data(tmp_path: Path) -> list[str]:
+    """Three sites, none of which has every class."""
+    names = []
+    rng = np.random.default_rng(0)
+    for client, labels in enumerate(([0, 1], [1, 2], [2])):
+        y = rng.choice(labels, size=60)
+        x = (rng.normal(size=(60, 6, 6)) + 2 * y[:, None, None]).astype(np.float32)
+        path = tmp_path / f"own-{client}.npz"
+        np.savez(path, images=x, labels=y)
+        names.append(f"arrays:{path}")
+    return names
+
+
+def on_sites(**changes: Any) -> Experiment:
+    from spherefed.data.partition import Sites
+
+    data = Data(name="sites", classes=("low", "middle", "high"), held_out=0.2)
+    return spherefed(**{"data": data, "partition": Sites(clients=3), "rounds": 4} | changes)
+
+
+def grid_on_sites(experiment: Experiment, tmp_path: Path) -> InProcessGrid:
+    configs = [{"client": k, "site": f"s{k}", "data": name} for k, name in enumerate(own_data(tmp_path))]
+    return InProcessGrid(configs, {"experiment": to_text(experiment)})
+
+
+def test_sites_keep_their_own_data_and_are_evaluated_at_home(tmp_path: Path) -> None:
+    experiment = on_sites()
+    result = through_flower(experiment, tmp_path, grid_on_sites(experiment, tmp_path))
+    assert set(result["accuracy"]["calibrated"]) == {LOCAL_TEST_BY_SAMPLES, LOCAL_TEST_BY_CLIENTS}
+    assert result["accuracy"]["calibrated"][LOCAL_TEST_BY_CLIENTS] > 0.5
+    assert read_json(tmp_path / "flower" / "dataset.json")["classes"] == ["low", "middle", "high"]
+
+
+def test_federated_calibration_on_sites_is_pooled_least_squares(tmp_path: Path) -> None:
+    """FFC over sites = numpy's least squares on all features together (Eq. 10)."""
+    from spherefed.deployment.site import assemble_site
+
+    experiment = on_sites()
+    grid = grid_on_sites(experiment, tmp_path)
+    through_flower(experiment, tmp_path, grid)
+    model = RunDirectory(tmp_path / "flower").model()
+    features, targets = [], []
+    for context in grid.contexts.values():
+        assembly = assemble_site(experiment, Site.from_config(context.node_config))
+        assembly.bench.lay(model)
+        client = assembly.client(context.node_config["client"])
+        for x, y in client.examples.in_order(64, device=torch.device("cpu")):
+            with torch.no_grad():
+                features.append(assembly.bench.classifier.eval().features(x).double().numpy())
+            targets.append(np.eye(3)[y.numpy()])
+    pooled = np.linalg.lstsq(np.concatenate(features), np.concatenate(targets), rcond=None)[0].T
+    assert model.head is not None
+    assert np.allclose(model.head["weight"].numpy(), pooled, atol=2e-3)
+
+
+def test_the_servers_own_data_are_for_testing(tmp_path: Path) -> None:
+    name = own_data(tmp_path)[0]
+    experiment = on_sites(data=Data(name=name, classes=("low", "middle", "high")))
+    result = through_flower(experiment, tmp_path, grid_on_sites(experiment, tmp_path))
+    assert set(result["accuracy"]["calibrated"]) == {GLOBAL_TEST}
+    assert read_json(tmp_path / "flower" / "dataset.json")["num_test"] == 60
+
+
+def test_a_site_without_data_or_with_strange_ones_is_named(tmp_path: Path) -> None:
+    experiment = on_sites()
+    grid = grid_on_sites(experiment, tmp_path)
+    grid.contexts[102].node_config["data"] = ""
+    np.savez(tmp_path / "strange.npz", images=np.zeros((9, 8, 8), dtype=np.float32), labels=np.arange(9) % 3)
+    with pytest.raises(FederationError, match="needs data=folder"):
+        through_flower(experiment, tmp_path, grid)
+    grid.contexts[102].node_config["data"] = f"arrays:{tmp_path / 'strange.npz'}"
+    with pytest.raises(FederationError, match=r"s1.*input shape is \[1, 8, 8\], expected \[1, 6, 6\]"):
+        through_flower(experiment, tmp_path, grid)
+
+
+def test_stacked_clients_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="stack = 2 needs clients in one process"):
+        through_flower(spherefed(stack=2), tmp_path)
+
+
+# Codec
+
+
+def test_messages_come_back_as_they_were() -> None:
+    state = ModelState(
+        {"w": torch.randn(3, 2), "scalar": torch.tensor(2.0)},
+        {"mean": torch.zeros(2, dtype=torch.float64)},
+        {"weight": torch.ones(2, 2, dtype=torch.bfloat16)},
+    )
+    train = Train(3, state, 0.1, {"c": torch.arange(3)})
+    back = decode(encode(train), QUESTIONS)
+    assert back.model.digest() == state.digest()
+    assert (back.round, back.lr, back.extra["c"].dtype) == (3, 0.1, torch.int64)
+    nothing = decode(encode(Evaluate(1, ModelState({}, {}), personalize=True)), QUESTIONS)
+    assert (nothing.personalize, nothing.model.head, nothing.extra) == (True, None, {})
+    assert asdict(decode(encode(Failure(2, "ü")), ANSWERS)) == {"client": 2, "cause": "ü"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ('{"client": "0", "cause": "x"}', "needs 'client': int"),
+        ('{"client": true, "cause": "x"}', "needs 'client': int"),
+        ('{"client": 0}', "needs 'cause': str"),
+        ("[]", "unknown kind"),
+        ("{", "Expecting"),
+    ],
+)
+def test_what_is_no_message_is_refused_with_a_reason(fields: str, message: str) -> None:
+    records = RecordDict({MESSAGE: ConfigRecord({"kind": "Failure", "fields": fields})})
+    with pytest.raises(ValueError, match=message):
+        decode(records, ANSWERS)
+
+
+def test_a_kind_that_is_not_expected_is_refused() -> None:
+    with pytest.raises(ValueError, match="unknown kind 'Train'"):
+        decode(encode(Train(0, ModelState({}, {}), 0.1)), ANSWERS)
+    with pytest.raises(ValueError, match="not a message of ours"):
+        decode(RecordDict({}), ANSWERS)
+
+
+def test_the_algorithm_is_unknown_to_the_transport() -> None:
+    for name in ("flower.py", "flower_codec.py", "flower_resident.py"):
+        text = (Path(site_module.__file__).parents[1] / "engines" / name).read_text(encoding="utf-8")
+        assert not {word for word in ("algorithms", "calibration", "experiment") if f"spherefed.{word}" in text}, name
