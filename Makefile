@@ -13,6 +13,7 @@ test: $(VENV)/ready-dev  ## lint, types, tests
 	$(BIN)/ruff check src tests benchmarks
 	$(BIN)/mypy
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q -m deployment
 
 check: test
 

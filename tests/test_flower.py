@@ -13,9 +13,7 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
 from in_process_grid import InProcessGrid, Spoil
-from small import tiny
-from spherefed.algorithms import fednova, fedrep
-from spherefed.calibration import Ccvr
+from methods_on_digits import nova_ccvr, rep, spherefed
 from spherefed.deployment import site as site_module
 from spherefed.deployment.app import ANSWERS, QUESTIONS
 from spherefed.deployment.server import Order, serve
@@ -23,47 +21,12 @@ from spherefed.deployment.site import Site
 from spherefed.engines.flower_codec import MESSAGE, SAFETENSORS, TENSORS, decode, encode
 from spherefed.errors import ConfigError, FederationError
 from spherefed.evaluation import GLOBAL_TEST, LOCAL_TEST_BY_CLIENTS, LOCAL_TEST_BY_SAMPLES
-from spherefed.experiment import Data, Experiment, Model, to_text
-from spherefed.losses import CrossEntropy
+from spherefed.experiment import Data, Experiment, to_text
 from spherefed.messages import Evaluate, Failure, ModelState, Train, TrainReply
-from spherefed.nn.encoders import Mlp
-from spherefed.nn.heads import Learned, Orthonormal
 from spherefed.runner import run, run_to_end
 from spherefed.runs import RunDirectory, read_json, read_lines
-from spherefed.training import LocalTraining
 
 CLIENTS = 4
-
-
-def spherefed(**changes: Any) -> Experiment:
-    """On digits, which every process has; few examples, for speed."""
-    values: dict[str, Any] = {
-        "deadline": 5.0,
-        "data": Data(examples=200),
-        "local": LocalTraining(lr=0.5, epochs=1, batch_size=16),
-        "model": Model(encoder=Mlp(widths=(16,)), head=Orthonormal(), normalize=True),
-    }
-    return tiny(**values | changes)
-
-
-def nova_ccvr() -> Experiment:
-    return spherefed(
-        model=Model(encoder=Mlp(widths=(16,)), head=Learned()),
-        loss=CrossEntropy(),
-        algorithm=fednova(),
-        calibration=Ccvr(),
-    )
-
-
-def rep() -> Experiment:
-    return spherefed(
-        model=Model(encoder=Mlp(widths=(16,)), head=Learned()),
-        loss=CrossEntropy(),
-        algorithm=fedrep(),
-        calibration=None,
-        local=LocalTraining(lr=0.1, epochs=1, head_epochs=1, batch_size=16),
-        data=Data(examples=200, held_out=0.2),
-    )
 
 
 def order(experiment: Experiment, out: Path, **changes: Any) -> Order:
@@ -454,6 +417,31 @@ def test_a_site_without_data_or_with_strange_ones_is_named(tmp_path: Path) -> No
     grid.contexts[102].node_config["data"] = f"arrays:{tmp_path / 'strange.npz'}"
     with pytest.raises(FederationError, match=r"s1.*input shape is \[1, 8, 8\], expected \[1, 6, 6\]"):
         through_flower(experiment, tmp_path, grid)
+
+
+def folders(tmp_path: Path) -> list[str]:
+    """Three sites with images of different brightness, each of one class."""
+    from PIL import Image
+
+    for client, name in enumerate(("low", "middle", "high")):
+        folder = tmp_path / f"folder-{client}" / name
+        folder.mkdir(parents=True)
+        for number in range(10):
+            Image.new("RGB", (6, 6), (60 * client + number, 10, 10)).save(folder / f"{number}.png")
+    return [f"folder:{tmp_path / f'folder-{client}'}" for client in range(3)]
+
+
+def test_sites_that_normalise_differently_are_named_and_one_normalisation_for_all_is_a_way_out(tmp_path: Path) -> None:
+    experiment = on_sites(rounds=1)
+    configs = [
+        {"client": k, "site": f"s{k}", "data": name, "data_root": str(tmp_path)}
+        for k, name in enumerate(folders(tmp_path))
+    ]
+    with pytest.raises(FederationError, match=r"s1.*normalisation is .* expected .*s2.*normalisation"):
+        through_flower(experiment, tmp_path, InProcessGrid(configs, {"experiment": to_text(experiment)}))
+    agreed = replace(experiment, data=replace(experiment.data, mean=(0.3, 0.1, 0.1), std=(0.2, 0.2, 0.2)))
+    through_flower(agreed, tmp_path, InProcessGrid(configs, {"experiment": to_text(agreed)}))
+    assert [line["clients"] for line in read_lines(tmp_path / "flower" / "rounds.jsonl")] == [[0, 1, 2]]
 
 
 def test_stacked_clients_are_refused(tmp_path: Path) -> None:

@@ -73,8 +73,8 @@ class RunDirectory:
         )
         write_json(self.path / "experiment.json", to_plain(experiment))
 
-    def check_same(self, experiment: Experiment, partition: Partition) -> None:
-        """Refuse to resume another experiment, or the same one whose partition comes out otherwise here."""
+    def check_experiment(self, experiment: Experiment) -> None:
+        """Refuse to resume another experiment."""
         if not (self.path / "experiment.json").exists():
             raise RunError(f"{self.path} holds no run to resume")
         stored = read(self.path)
@@ -83,6 +83,10 @@ class RunDirectory:
                 f"{self.path} belongs to another experiment, so it cannot be resumed; differences (stored → given): "
                 + "; ".join(lines)
             )
+
+    def check_same(self, experiment: Experiment, partition: Partition) -> None:
+        """Refuse to resume another experiment, or the same one whose partition comes out otherwise here."""
+        self.check_experiment(experiment)
         _, metadata = read_tensors(self.path / "partition.safetensors")
         if metadata.get("digest") != partition.digest():
             raise RunError(

@@ -1,6 +1,5 @@
 """The two apps that Flower starts by name: `spherefed.deployment.app:server_app` and `…:client_app`."""
 
-import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -41,7 +40,7 @@ def _serve(open_exchange: Callable[[str], flower.Exchange], run_config: Mapping[
             print(f"round {progress.index + 1} of {progress.rounds}: loss {progress.loss:.4f}{accuracy}", flush=True)
     except SpherefedError as error:
         print(f"error: {error}", flush=True)
-        sys.exit(2)
+        raise  # Flower marks the run as failed; it would lose the line if the process ended here
     print("finished", flush=True)
 
 

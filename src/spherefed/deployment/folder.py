@@ -151,7 +151,7 @@ def _write_script(path: Path, verb: str) -> None:
 cd "$(dirname "$0")" || exit 1
 program={found}
 [ -x "$program" ] || program="${{SPHEREFED:-spherefed}}"
-exec "$program" {verb} .
+exec "$program" {verb} "$PWD"
 """,
         encoding="utf-8",
     )

@@ -13,7 +13,6 @@ import socket
 import ssl
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -77,10 +76,11 @@ def serve_role(folder: Path, announce: Callable[[str], None]) -> None:
 def join_role(folder: Path, announce: Callable[[str], None]) -> None:
     """Be a site until told to stop; while there is no server, or it does not admit this site, try again and again."""
     site = read_site(folder)
-    with _stoppable() as stopping, tempfile.TemporaryDirectory(prefix="spherefed-site-") as scratch:
-        secret, config = Path(scratch) / "secret", Path(scratch) / "node.toml"
-        secret.touch(mode=0o600)
-        secret.write_bytes(secrets.token_bytes(32))
+    home = folder / "flower"
+    home.mkdir(exist_ok=True)
+    secret, config = home / "secret", home / "node.toml"
+    with _stoppable() as stopping:
+        write_bytes(secret, secrets.token_bytes(32))  # readable by its owner only, as temporary files are
         config.write_text(_node_config(site), encoding="utf-8")
         pause = FIRST_PAUSE
         while not stopping():

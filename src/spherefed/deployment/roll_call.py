@@ -6,12 +6,14 @@ trains to the end and gives a wrong model. So every site says what it holds to, 
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from typing import Any, TypeVar
 
 from spherefed.errors import FederationError
 from spherefed.tensors import Tensors
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,10 +103,9 @@ def disagreements(given: Facts, expected: Facts) -> list[str]:
     ]
 
 
-def usual_shape(members: Mapping[int, Member]) -> tuple[int, ...]:
-    """The input shape that most sites have: what the others are measured against where the server has no data."""
-    counts = Counter(m.facts.input_shape for _, m in sorted(members.items()))
-    return counts.most_common(1)[0][0]
+def usual(members: Mapping[int, Member], fact: Callable[[Facts], T]) -> T:
+    """What most sites say, of equals the first: what the others are measured against where the server has no data."""
+    return Counter(fact(m.facts) for _, m in sorted(members.items())).most_common(1)[0][0]
 
 
 def enrol(found: Mapping[int, Member | str], num_clients: int) -> dict[int, Member]:

@@ -16,6 +16,7 @@ from spherefed.data.convention import without_examples
 from spherefed.data.dataset import Dataset
 from spherefed.data.partition import Partition, Sites
 from spherefed.deployment.roll_call import (
+    Facts,
     HeadTaken,
     Member,
     RollCall,
@@ -24,7 +25,7 @@ from spherefed.deployment.roll_call import (
     disagreements,
     enrol,
     member,
-    usual_shape,
+    usual,
 )
 from spherefed.deployment.site import facts
 from spherefed.engines.flower import Exchange, NodeFleet
@@ -33,10 +34,12 @@ from spherefed.errors import ConfigError, FederationError
 from spherefed.experiment import SITES, Experiment, from_text
 from spherefed.runner import Progress, run_assembled
 from spherefed.runs import RunDirectory, read_json, write_json
-from spherefed.tensors import num_bytes
+from spherefed.tensors import Tensors, num_bytes
 
 DEPLOYMENT = "deployment.json"
 POLL = 0.5
+ROLL_CALL = 120.0
+"""Seconds for a site to say who it is: it loads its data for that, and may decode images for the first time."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,6 +61,9 @@ def serve(open_exchange: Callable[[str], Exchange], order: Order) -> Iterator[Pr
     experiment, out = from_text(order.experiment), Path(order.out)
     if experiment.stack:
         raise ConfigError(f"stack = {experiment.stack} needs clients in one process; use stack = 0 between sites")
+    if order.resume and RunDirectory(out).finished:
+        RunDirectory(out).check_experiment(experiment)
+        return
     run = _run_id(out, resume=order.resume)
     roll = Roll(open_exchange(run), experiment)
     roll.call(order.wait)
@@ -87,7 +93,7 @@ def assemble_server(
     if not isinstance(experiment.partition, Sites):
         return assemble(experiment, device=device, data_root=data_root)
     if experiment.data.name == SITES:
-        data = without_examples(experiment.data.classes, usual_shape(members))
+        data = without_examples(experiment.data.classes, usual(members, lambda each: each.input_shape))
     else:
         data = _for_testing(experiment, data_root)
     clients = experiment.partition.clients
@@ -110,7 +116,8 @@ class Roll:
         self.exchange = exchange
         self.members: dict[int, Member] = {}
         self._experiment = experiment
-        self._assembly: Assembly | None = None
+        self._expected: Facts | None = None
+        self._head: Tensors = {}
         self._refused: dict[int, str] = {}
         self._heads_sent: dict[int, int] = {}
 
@@ -130,8 +137,11 @@ class Roll:
 
     def settle(self, assembly: Assembly) -> None:
         """Compare everybody with the server, and send the fixed head to whom it came out differently."""
-        self._assembly = assembly
-        check_agreement(self.members, facts(assembly))
+        self._head, self._expected = assembly.bench.fixed_head, facts(assembly)
+        if assembly.dataset.elsewhere:
+            normalization = usual(self.members, lambda each: each.normalization)
+            self._expected = replace(self._expected, normalization=normalization)
+        check_agreement(self.members, self._expected)
         for who in self.members.values():
             if cause := self._same_head(who):
                 raise FederationError(cause)
@@ -158,13 +168,13 @@ class Roll:
 
     def _enlist(self, who: Member, online: set[int]) -> str | None:
         """Take a newcomer as its client's node, unless there is one or it means another experiment."""
-        assert self._assembly is not None
+        assert self._expected is not None
         present = self.members.get(who.client)
         if not 0 <= who.client < self._experiment.partition.clients:
             return f"{who.called}: there is no such client"
         if present is not None and present.node in online:
             return f"{who.called}: that client is connected already"
-        if lines := disagreements(who.facts, facts(self._assembly)):
+        if lines := disagreements(who.facts, self._expected):
             return f"{who.called}: {'; '.join(lines)}"
         if cause := self._same_head(who):
             return cause
@@ -172,18 +182,17 @@ class Roll:
         return None
 
     def _same_head(self, who: Member) -> str | None:
-        assert self._assembly is not None
-        expected, head = facts(self._assembly).head, self._assembly.bench.fixed_head
-        if who.facts.head == expected:
+        assert self._expected is not None
+        if who.facts.head == self._expected.head:
             return None
-        (_, taken) = next(self.exchange.ask([who.node], UseHead(head), self._experiment.deadline))
-        if not isinstance(taken, HeadTaken) or taken.digest != expected:
+        (_, taken) = next(self.exchange.ask([who.node], UseHead(self._head), ROLL_CALL))
+        if not isinstance(taken, HeadTaken) or taken.digest != self._expected.head:
             return f"{who.called} did not take the fixed head: {getattr(taken, 'cause', taken)}"
-        self._heads_sent[who.client] = num_bytes(head)
+        self._heads_sent[who.client] = num_bytes(self._head)
         return None
 
     def _ask(self, nodes: set[int]) -> dict[int, Member | str]:
         if not nodes:
             return {}
-        answers = self.exchange.ask(sorted(nodes), RollCall(), self._experiment.deadline)
+        answers = self.exchange.ask(sorted(nodes), RollCall(), ROLL_CALL)
         return {node: member(node, answer) for node, answer in answers}
