@@ -12,12 +12,12 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
 from contestants import NAMES, PEERS, Start, check, start
-from environments import Unavailable
+from environments import UnavailableError
 from processes import descendants, end, highest_mb, tree_mb
 from turns import Turn
 
@@ -25,20 +25,22 @@ PATIENCE = 600.0
 """Seconds for a turn."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Measured:
-    """A contestant's counted turns, and what it cost to begin."""
+    """A contestant's turns, and what it cost to begin."""
 
+    turns: list[Turn]
     startup_cpu: float
     """Seconds from the start of the process to the end of its first round, less a steady round."""
     startup_wall: float
     peak_mb: float
     """Of the process tree."""
-    turns: list[Turn] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class NotMeasured:
+    """A contestant that is not installed, or that failed."""
+
     cause: str
 
 
@@ -59,62 +61,47 @@ def contest(workload: str, names: list[str], repetitions: int) -> dict[str, Outc
         for name in names:
             try:
                 starts[name] = start(name, workload, material, scratch)
-            except Unavailable as error:
+            except UnavailableError as error:
                 starts[name] = NotMeasured(str(error))
         return compare(starts, repetitions)
 
 
-def compare(
-    starts: dict[str, Start | NotMeasured], repetitions: int, patience: float = PATIENCE
-) -> dict[str, Outcome]:
-    """Every contestant's turns, taken one after the other, `repetitions` times over, after a first that is not counted.
+def compare(starts: dict[str, Start | NotMeasured], repetitions: int, patience: float = PATIENCE) -> dict[str, Outcome]:
+    """Every contestant's turns, taken one after the other, `repetitions` times over.
 
     They begin one after the other, so that nobody's start-up is slowed by another's. Who fails is out, and the others
     go on.
     """
     running: dict[str, _Process] = {}
-    failed: dict[str, NotMeasured] = {}
-    first_turns: dict[str, tuple[Turn, float]] = {}
     turns: dict[str, list[Turn]] = {name: [] for name in starts}
-    peaks: dict[str, float] = {}
+    failed: dict[str, NotMeasured] = {name: how for name, how in starts.items() if isinstance(how, NotMeasured)}
     try:
-        for repetition in range(repetitions + 1):
+        for _ in range(repetitions):
             for name, how in starts.items():
-                if name in failed:
+                if isinstance(how, NotMeasured) or name in failed:
                     continue
                 try:
-                    if repetition == 0:
-                        if isinstance(how, NotMeasured):
-                            raise _Failed(how.cause)
+                    if name not in running:
                         running[name] = _Process(how)
-                    turn = running[name].ask(patience)
-                except _Failed as error:
+                    turns[name].append(running[name].ask(patience))
+                except _FailedError as error:
                     failed[name] = NotMeasured(str(error))
-                    continue
-                if repetition == 0:
-                    first_turns[name] = turn, turn.first_at - running[name].began
-                else:
-                    turns[name].append(turn)
-                peaks[name] = running[name].peak_mb
     finally:
         for process in running.values():
             process.end()
-    outcomes: dict[str, Outcome] = {}
-    for name in starts:
-        if name in failed:
-            outcomes[name] = failed[name]
-            continue
-        first, first_wall = first_turns[name]
-        outcomes[name] = Measured(
-            startup_cpu=first.first_cpu - median(turn.cpu for turn in turns[name]),
-            startup_wall=first_wall - median(turn.wall for turn in turns[name]),
-            peak_mb=peaks[name],
-            turns=turns[name],
-        )
-    return outcomes
+    return {name: failed.get(name) or _measured(running[name], turns[name]) for name in starts}
 
 
-class _Failed(Exception):
+def _measured(process: "_Process", turns: list[Turn]) -> Measured:
+    return Measured(
+        turns=turns,
+        startup_cpu=turns[0].first_cpu - median(turn.cpu for turn in turns),
+        startup_wall=turns[0].first_at - process.began - median(turn.wall for turn in turns),
+        peak_mb=process.peak_mb,
+    )
+
+
+class _FailedError(Exception):
     pass
 
 
@@ -135,7 +122,7 @@ class _Process:
                 env=os.environ | {"OMP_NUM_THREADS": "1"} | how.environment,
             )
         except OSError as error:
-            raise _Failed(str(error)) from error
+            raise _FailedError(str(error)) from error
 
     def ask(self, patience: float) -> Turn:
         assert self._process.stdin is not None
@@ -148,7 +135,7 @@ class _Process:
                 pass  # it has died: there will be no answer
             line = self._process.stdout.readline()
         if not line:
-            raise _Failed(f"no answer in {patience:.0f} s" if expired.is_set() else self._last_words())
+            raise _FailedError(f"no answer in {patience:.0f} s" if expired.is_set() else self._last_words())
         return Turn(**json.loads(line))
 
     @contextmanager

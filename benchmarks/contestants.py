@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -48,17 +49,19 @@ class Start:
 
 
 def start(name: str, workload: str, material: Path, scratch: Path) -> Start:
-    """How to begin one; `environments.Unavailable` if a peer is not installed."""
+    """How to begin one; `environments.UnavailableError` if a peer is not installed."""
     folder = scratch / f"{workload}-{name}".replace(" ", "-")
     if name == "bare":
         return Start(command=[sys.executable, str(HERE / "bare.py"), str(material)])
     if name in OWN:
         return Start(command=[sys.executable, __file__, workload, name, str(folder)])
     command = [str(interpreter(name)), str(HERE / "peers" / f"run_{name}.py"), str(material)]
+    environment = {"PYTHONPATH": os.pathsep.join(str(HERE / place) for place in ("", "peers", "peers/stubs"))}
     if name == "flower":
         # Ray's sockets have names of at most 107 bytes below this folder.
         command = [*_loopback_only(), *command, str(scratch / "ray")]
-    return Start(command=command, environment={"PYTHONPATH": os.pathsep.join([str(HERE), str(HERE / "peers" / "stubs")])})
+        environment |= {"BENCH_MATERIAL": str(material), "FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0"}
+    return Start(command=command, environment=environment)
 
 
 def check(names: list[str]) -> None:
@@ -88,12 +91,13 @@ def main(workload_name: str, name: str, folder: Path) -> None:
     torch.set_num_threads(1)
     work, mode = workload(workload_name, folder.parent), OWN[name]
     experiment = replace(work.experiment, **mode.experiment)
+    material = cache(lambda: material_of(work))
 
     def play(lap: Lap) -> float:
         shutil.rmtree(folder, ignore_errors=True)
         for _ in run(experiment, folder, engine=Engine(**mode.engine)):
             lap()
-        return material_of(work).training_loss(load(folder))
+        return material().training_loss(load(folder))
 
     serve(play, warm_up=work.warm_up, rounds=experiment.rounds)
 

@@ -12,18 +12,18 @@ PLACE = HERE.parent / ".bench"
 LIST = HERE / "peers"
 
 
-class Unavailable(Exception):
+class UnavailableError(Exception):
     """A peer that cannot take part, with the cause in one line."""
 
 
 def interpreter(name: str) -> Path:
-    """The Python of a peer's environment; `Unavailable` if it was not made, or from another list."""
+    """The Python of a peer's environment; `UnavailableError` if it was not made, or from another list."""
     ready = PLACE / f"venv-{name}" / "ready"
     if ready.exists() and ready.read_text() == _list(name).read_text():
         return ready.parent / "bin" / "python"
     log = PLACE / f"{name}.log"
     failed = [line for line in log.read_text().splitlines() if line.startswith("ERROR")] if log.exists() else []
-    raise Unavailable(failed[-1] if failed else "not installed; run benchmarks/environments.py")
+    raise UnavailableError(failed[-1] if failed else "not installed; run benchmarks/environments.py")
 
 
 def make(name: str) -> None:
@@ -57,7 +57,7 @@ def main() -> None:
     for name in sorted(path.stem.removeprefix("requirements-") for path in LIST.glob("requirements-*.txt")):
         try:
             interpreter(name)
-        except Unavailable:
+        except UnavailableError:
             print(f"installing {version(name)} into {PLACE.name}/venv-{name}", flush=True)
             make(name)
 

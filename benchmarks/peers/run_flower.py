@@ -1,65 +1,22 @@
 """Flower: its FedAvg strategy and its simulation, in which Ray runs the clients in one worker process.
 
-Added to what it offers: the given cohorts. A client keeps its data in the worker, as in Flower's own examples. Ray
-stays alive between turns.
+Added to what it offers: the given cohorts. Ray stays alive between turns.
 """
 
-import os
 import sys
 import time
-from functools import cache
 
-os.environ |= {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0"}
-
-import torch
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MessageType, MetricRecord, RecordDict
-from flwr.clientapp import ClientApp
+from flower_client import client_app
+from flwr.app import ArrayRecord, Context, Message, MessageType, RecordDict
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
 from material import Material
-from torch.nn import functional
 from turns import Lap, serve
 
 PATH, FOLDER = sys.argv[1:3]
-
-client_app = ClientApp()
+m = Material.load(PATH)
 server_app = ServerApp()
-
-
-@cache
-def material() -> Material:
-    return Material.load(PATH)
-
-
-@cache
-def client_data(number: int) -> tuple[torch.Tensor, torch.Tensor]:
-    return material().client(number)
-
-
-@client_app.query()
-def who(message: Message, context: Context) -> Message:
-    number = int(context.node_config["partition-id"])
-    return Message(content=RecordDict({"client": ConfigRecord({"number": number})}), reply_to=message)
-
-
-@client_app.train()
-def train(message: Message, context: Context) -> Message:
-    m = material()
-    net = m.fresh()
-    net.load_state_dict(message.content["arrays"].to_torch_state_dict())
-    inputs, labels = client_data(int(context.node_config["partition-id"]))
-    optimizer = torch.optim.SGD(net.parameters(), lr=m.lr, momentum=m.momentum)
-    order = torch.randperm(len(labels))
-    for start in range(0, len(labels), m.batch_size):
-        chosen = order[start : start + m.batch_size]
-        optimizer.zero_grad(set_to_none=True)
-        functional.cross_entropy(net(inputs[chosen]), labels[chosen]).backward()
-        optimizer.step()
-    content = RecordDict(
-        {"arrays": ArrayRecord(net.state_dict()), "metrics": MetricRecord({"num-examples": len(labels)})}
-    )
-    return Message(content=content, reply_to=message)
 
 
 class GivenCohorts(FedAvg):
@@ -76,7 +33,7 @@ class GivenCohorts(FedAvg):
 
 def nodes_by_client(grid: Grid) -> dict[int, int]:
     """Nodes have random names, and may still be joining: ask each which client it is."""
-    while len(names := list(grid.get_node_ids())) < len(material().parts):
+    while len(names := list(grid.get_node_ids())) < len(m.parts):
         time.sleep(0.1)
     asked = [Message(content=RecordDict(), message_type=MessageType.QUERY, dst_node_id=name) for name in names]
     return {reply.content["client"]["number"]: reply.metadata.src_node_id for reply in grid.send_and_receive(asked)}
@@ -84,7 +41,6 @@ def nodes_by_client(grid: Grid) -> dict[int, int]:
 
 @server_app.main()
 def main(grid: Grid, context: Context) -> None:
-    m = material()
     nodes = nodes_by_client(grid)
     net = m.fresh()
 
@@ -107,7 +63,7 @@ if __name__ == "__main__":
     run_simulation(
         server_app=server_app,
         client_app=client_app,
-        num_supernodes=len(material().parts),
+        num_supernodes=len(m.parts),
         backend_config={
             "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
             "init_args": {

@@ -19,7 +19,7 @@ m = Material.load(sys.argv[1])
 
 
 class Accuracy(Evaluator):
-    def evaluate(self, round, model, eval_data_loader, loss_fn=None, additional_metrics=None, **kwargs):  # noqa: A002
+    def evaluate(self, round, model, eval_data_loader, loss_fn=None, additional_metrics=None, **kwargs):
         return {"accuracy": m.num_correct(model) / len(m.test_labels)}
 
 
@@ -28,7 +28,7 @@ class AfterRound(ServerObserver):
         self.clients = clients
         self.lap = lap
 
-    def end_round(self, round: int) -> None:  # noqa: A002
+    def end_round(self, round: int) -> None:
         if m.momentum:
             for client in self.clients:
                 client.optimizer = None
