@@ -102,7 +102,7 @@ def _measured(process: "_Process", turns: list[Turn]) -> Measured:
 
 
 class _FailedError(Exception):
-    pass
+    """A contestant that gave no answer, with the cause in one line."""
 
 
 class _Process:
@@ -122,6 +122,7 @@ class _Process:
                 env=os.environ | {"OMP_NUM_THREADS": "1"} | how.environment,
             )
         except OSError as error:
+            self._errors.close()
             raise _FailedError(str(error)) from error
 
     def ask(self, patience: float) -> Turn:
@@ -135,7 +136,7 @@ class _Process:
                 pass  # it has died: there will be no answer
             line = self._process.stdout.readline()
         if not line:
-            raise _FailedError(f"no answer in {patience:.0f} s" if expired.is_set() else self._last_words())
+            raise _FailedError(f"no answer in {patience:g} s" if expired.is_set() else self._last_words())
         return Turn(**json.loads(line))
 
     @contextmanager
