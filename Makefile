@@ -20,11 +20,12 @@ check: test
 soak: $(VENV)/ready-dev  ## the long tests
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 -m soak
 
-bench: $(VENV)/ready  ## ratios to a bare PyTorch loop, FFC, growth; writes docs/performance.md
+bench: $(VENV)/ready  ## ratios to a bare PyTorch loop and to other libraries, FFC, growth; writes docs/performance.md
+	$(BIN)/python benchmarks/environments.py
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/report.py
 
 clean:
-	rm -rf $(VENV) build dist
+	rm -rf $(VENV) .bench build dist
 
 # torch first and by its exact version: see constraints.txt.
 $(VENV)/ready: pyproject.toml constraints.txt

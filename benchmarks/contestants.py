@@ -1,94 +1,106 @@
-"""Who does the work: a bare PyTorch loop, and this library in each of its modes.
+"""Who takes part: a bare PyTorch loop, this library in each of its modes, other libraries; and how each is started.
 
-A contestant is made from an experiment and a folder; `rounds` is resumed once per round, `loss` is asked at the end.
+`python benchmarks/contestants.py WORKLOAD NAME FOLDER` is the process of one of this library's modes.
 """
 
-import copy
+import os
 import shutil
-from collections.abc import Iterator
-from dataclasses import replace
+import subprocess
+import sys
+from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
+from typing import Any
 
-import torch
-from torch.nn import functional
-from workloads import Material, training_loss
+from environments import interpreter
+from turns import Lap, serve
 
-from spherefed.experiment import Experiment
-from spherefed.runner import Engine, load, run
-
-
-class Bare:
-    """The plainest fast PyTorch loop: one module, one `torch.optim.SGD` per client, weighted state dicts."""
-
-    def __init__(self, experiment: Experiment, folder: Path) -> None:
-        self._material = Material.of(experiment)
-        self._net = copy.deepcopy(self._material.net)
-
-    def rounds(self) -> Iterator[None]:
-        m, net = self._material, self._net
-        net.load_state_dict(m.net.state_dict())
-        torch.manual_seed(123)
-        data = [(m.inputs[part], m.labels[part]) for part in m.parts]
-        model = {name: tensor.clone() for name, tensor in net.state_dict().items()}
-        for cohort in m.cohorts:
-            num_examples = sum(len(m.parts[client]) for client in cohort)
-            total = {name: torch.zeros_like(tensor) for name, tensor in model.items()}
-            net.train()
-            for client in cohort:
-                inputs, labels = data[client]
-                net.load_state_dict(model)
-                optimizer = torch.optim.SGD(net.parameters(), lr=m.lr, momentum=m.momentum)
-                order = torch.randperm(len(labels))
-                for start in range(0, len(labels), m.batch_size):
-                    chosen = order[start : start + m.batch_size]
-                    optimizer.zero_grad(set_to_none=True)
-                    functional.cross_entropy(net(inputs[chosen]), labels[chosen]).backward()
-                    optimizer.step()
-                for name, tensor in net.state_dict().items():
-                    total[name].add_(tensor, alpha=len(labels) / num_examples)
-            model = total
-            net.load_state_dict(model)
-            self._evaluate()
-            yield
-
-    @torch.no_grad()
-    def _evaluate(self) -> int:
-        m = self._material
-        self._net.eval()
-        batches = zip(m.test_inputs.split(500), m.test_labels.split(500), strict=True)
-        return sum(int((self._net(x).argmax(1) == y).sum()) for x, y in batches)
-
-    def loss(self) -> float:
-        return training_loss(self._net, self._material)
+HERE = Path(__file__).parent
 
 
-class Ours:
-    """`spherefed.runner.run` as anybody calls it, with its run directory, its lines and its checkpoints."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Mode:
+    """`spherefed run` with other than the default settings."""
 
-    def __init__(self, experiment: Experiment, folder: Path, *, workers: int = 0) -> None:
-        self._experiment = experiment
-        self._engine = Engine(workers=workers)
-        self._folder = folder
-
-    def rounds(self) -> Iterator[None]:
-        shutil.rmtree(self._folder, ignore_errors=True)
-        for _ in run(self._experiment, self._folder, engine=self._engine):
-            yield
-
-    def loss(self) -> float:
-        return training_loss(load(self._folder), Material.of(self._experiment))
+    experiment: dict[str, Any] = field(default_factory=dict)
+    """Fields of the experiment: `--set NAME=VALUE`."""
+    engine: dict[str, Any] = field(default_factory=dict)
+    """Fields of `spherefed.runner.Engine`."""
 
 
-def contestant(name: str, experiment: Experiment, folder: Path) -> Bare | Ours:
-    """By the name that the table shows."""
-    match name.split():
-        case ["bare"]:
-            return Bare(experiment, folder)
-        case ["default"]:
-            return Ours(experiment, folder)
-        case ["workers", number]:
-            return Ours(experiment, folder, workers=int(number))
-        case ["stacked", size]:
-            return Ours(replace(experiment, stack=int(size)), folder)
-        case _:
-            raise ValueError(f"no contestant {name!r}")
+OWN = {
+    "default": Mode(),
+    "stacked 5": Mode(experiment={"stack": 5}),
+    "stacked 10": Mode(experiment={"stack": 10}),
+    "workers 2": Mode(engine={"workers": 2}),
+}
+PEERS = {"pfl": "pfl-research", "fedlab": "FedLab", "fluke": "fluke", "flower": "Flower (Ray)"}
+"""Other libraries, with what the tables call them: each is run by benchmarks/peers/run_NAME.py."""
+NAMES = ["bare", *OWN, *PEERS]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Start:
+    """A contestant's process."""
+
+    command: list[str]
+    environment: dict[str, str] = field(default_factory=dict)
+    """In addition to, or instead of, our own."""
+
+
+def start(name: str, workload: str, material: Path, scratch: Path) -> Start:
+    """How to begin one; `environments.UnavailableError` if a peer is not installed."""
+    folder = scratch / f"{workload}-{name}".replace(" ", "-")
+    if name == "bare":
+        return Start(command=[sys.executable, str(HERE / "bare.py"), str(material)])
+    if name in OWN:
+        return Start(command=[sys.executable, __file__, workload, name, str(folder)])
+    command = [str(interpreter(name)), str(HERE / "peers" / f"run_{name}.py"), str(material)]
+    environment = {"PYTHONPATH": os.pathsep.join(str(HERE / place) for place in ("", "peers", "peers/stubs"))}
+    if name == "flower":
+        # Ray's sockets have names of at most 107 bytes below this folder.
+        command = [*_loopback_only(), *command, str(scratch / "ray")]
+        environment |= {"BENCH_MATERIAL": str(material), "FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0"}
+    return Start(command=command, environment=environment)
+
+
+def check(names: list[str]) -> None:
+    unknown = [name for name in names if name not in NAMES]
+    if unknown:
+        raise SystemExit(f"no contestant {', '.join(map(repr, unknown))}; there are {', '.join(NAMES)}")
+
+
+def _loopback_only() -> list[str]:
+    """A prefix that leaves a command no network but this machine's own, since Ray listens to everybody; [] if the
+    machine does not permit it."""
+    prefix = ["unshare", "--map-root-user", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh"]
+    try:
+        permitted = subprocess.run([*prefix, "true"], capture_output=True, check=False).returncode == 0
+    except FileNotFoundError:
+        permitted = False
+    return prefix if permitted else []
+
+
+def main(workload_name: str, name: str, folder: Path) -> None:
+    """One of our modes: `spherefed.runner.run` as anybody calls it, with its run directory, lines and checkpoints."""
+    import torch
+    from workloads import material_of, workload
+
+    from spherefed.runner import Engine, load, run
+
+    torch.set_num_threads(1)
+    work, mode = workload(workload_name, folder.parent), OWN[name]
+    experiment = replace(work.experiment, **mode.experiment)
+    material = cache(lambda: material_of(work))
+
+    def play(lap: Lap) -> float:
+        shutil.rmtree(folder, ignore_errors=True)
+        for _ in run(experiment, folder, engine=Engine(**mode.engine)):
+            lap()
+        return material().training_loss(load(folder))
+
+    serve(play, warm_up=work.warm_up, rounds=experiment.rounds)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], Path(sys.argv[3]))

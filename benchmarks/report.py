@@ -1,71 +1,130 @@
-"""Everything that docs/performance.md says, measured here and now: `make bench`."""
+"""Everything that docs/performance.md says, measured here and now: `make bench`.
 
+python benchmarks/report.py --only overhead --contestants bare,default,fedlab
+
+prints a part of it, and leaves the page alone.
+"""
+
+import argparse
 import os
 import platform
 from pathlib import Path
 from statistics import median
 
 import torch
-from compare import compare
+from compare import NotMeasured, Outcome, contest
 from compare import table as ratios
+from contestants import NAMES, PEERS, check
+from environments import version
 from growth import by_clients, by_cohort, by_features, ffc_ratios
 from growth import table as growth
 
 PAGE = Path(__file__).parent.parent / "docs" / "performance.md"
-REPETITIONS = 5
+PARTS = ["overhead", "compute", "ffc", "growth"]
+REPETITIONS = {"overhead": 7, "compute": 5}
+TAKING_PART = {
+    "overhead": ["bare", "default", "stacked 5", "stacked 10", *PEERS],
+    "compute": ["bare", "default", "workers 2", *PEERS],
+}
 
 
 def main() -> None:
+    given = _arguments()
     torch.set_num_threads(1)
     before = os.getloadavg()[0]
-    overhead = ratios(compare("overhead", ["bare", "default", "stacked 5", "stacked 10"], REPETITIONS))
-    compute = ratios(compare("compute", ["bare", "default", "workers 2"], REPETITIONS))
-    ffc, solve = ffc_ratios()
-    studies = [
-        growth("clients, 100 a round", "round", by_clients()),
-        growth("cohort of 1,000 clients", "round", by_cohort()),
-        growth("features, 2,000 examples", "measurement", by_features()),
-    ]
-    PAGE.write_text(
-        f"""# Performance
+    outcomes: dict[str, dict[str, Outcome]] = {}
+    sections = []
+    for part in given.only:
+        if part in TAKING_PART:
+            names = given.contestants or TAKING_PART[part]
+            outcomes[part] = contest(part, names, given.repetitions or REPETITIONS[part])
+        sections.append(_section(part, outcomes.get(part, {})))
+    page = "\n\n".join([_opening(before), *sections, _not_measured(outcomes)]) + "\n"
+    print(page)
+    if given.whole:
+        PAGE.write_text(page, encoding="utf-8")
 
-Written by `make bench`; not edited by hand. {platform.processor() or platform.machine()}, {os.cpu_count()} cores, torch
-{torch.__version__}, one thread. Load average {before:.1f} at the start and {os.getloadavg()[0]:.1f} at the end: where
-it is above the number of cores, others were using the machine, and wall times say little.
 
-Ratios are to a bare PyTorch loop (`benchmarks/contestants.py`) that does the same work: same data, partition, cohorts,
-steps and evaluation after every round. Contestants take turns, {REPETITIONS} each after a first that is not
-counted; the table has the median of the ratios turn by turn, and the lowest and highest. `default` is `spherefed run`
-with its run directory, checkpoints, admission checks and Eq. 2 and 3. The final loss on the training set is the proof
-that the work was done; batches are drawn from other random streams, so it differs in the third digit. CPU time is that
-of all processes, memory that of the first.
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", type=_split, default=PARTS, help=f"comma-separated, of {', '.join(PARTS)}")
+    parser.add_argument(
+        "--contestants",
+        type=_split,
+        help=f"comma-separated, of {', '.join(NAMES)}; the first is what the others are compared with",
+    )
+    parser.add_argument("--repetitions", type=int, help=f"turns of each contestant (default {REPETITIONS})")
+    given = parser.parse_args()
+    unknown = [part for part in given.only if part not in PARTS]
+    if unknown:
+        parser.error(f"no part {', '.join(map(repr, unknown))}; there are {', '.join(PARTS)}")
+    check(given.contestants or [])
+    given.whole = given.only == PARTS and given.contestants is None and given.repetitions is None
+    return given
 
-## Overhead-bound: digits, 100 clients, 10 a round, MLP 64-64-10
 
-{overhead}
+def _split(names: str) -> list[str]:
+    return [name.strip() for name in names.split(",")]
 
-`stacked K` is `--set stack=K`: K clients train as one computation (equal up to rounding to one by one).
 
-## Compute-bound: 2,000 images, 10 clients, all in every round, the paper's ConvNet
+def _opening(load_before: float) -> str:
+    machine, load = platform.processor() or platform.machine(), os.getloadavg()[0]
+    many, few = REPETITIONS.values()
+    return f"""# Performance
 
-{compute}
+Written by `make bench`; not edited by hand. {machine}, {os.cpu_count()} cores, torch {torch.__version__}, one thread.
+Load average {load_before:.1f} at the start and {load:.1f} at the end: where it is above the number of cores, others
+were using the machine, and wall times say little.
 
-## FFC
+Ratios are to a bare PyTorch loop (`benchmarks/bare.py`) that does the same work: FedAvg with a learned head on the same
+data, partition, cohorts, initial net, steps and evaluation after every round. Contestants take turns, {many}
+on the first workload and {few} on the second; a turn begins with rounds that are not timed; the table has the median of
+the ratios turn by turn, and the lowest and highest. The final loss on the training set is the proof that the work
+was done; batches are drawn from other random streams, so it differs in the third digit. CPU time and memory are those
+of the whole process tree (pages that processes share count once for each). Start-up, from the start of the process to
+the end of its first round less a steady round, is reported apart.
+
+`default` is `spherefed run` with its run directory, checkpoints, admission checks and Eq. 2 and 3. Other libraries run
+in their own environments, in one process (Flower: with one Ray worker), by `benchmarks/peers/`, where each file says
+what was added to the library to make the work equal: {", ".join(version(name) for name in PEERS)}."""
+
+
+def _section(part: str, outcomes: dict[str, Outcome]) -> str:
+    match part:
+        case "overhead":
+            return f"""## Overhead-bound: digits, 100 clients, 10 a round, MLP 64-64-10
+
+{ratios(outcomes)}
+
+`stacked K` is `--set stack=K`: K clients train as one computation (equal up to rounding to one by one)."""
+        case "compute":
+            return f"""## Compute-bound: 2,000 images, 10 clients, all in every round, the paper's ConvNet
+
+{ratios(outcomes)}"""
+        case "ffc":
+            ffc, solve = ffc_ratios()
+            return f"""## FFC
 
 Exact statistics of 50,000 × 1,280 features, 100 classes, take **{median(ffc):.2f}** ({ffc[0]:.2f} – {ffc[-1]:.2f})
-of the CPU time of a bare float64 `Z.T @ Z`; the solve takes {solve:.2f} s.
+of the CPU time of a bare float64 `Z.T @ Z`; the solve takes {solve:.2f} s."""
+        case _:
+            studies = [
+                growth("clients, 100 a round", "round", by_clients()),
+                growth("cohort of 1,000 clients", "round", by_cohort()),
+                growth("features, 2,000 examples", "measurement", by_features()),
+            ]
+            return "\n\n".join(["## Growth", *studies])
 
-## Growth
 
-{(chr(10) * 2).join(studies)}
-
-## Not measured
-
-Other libraries; `torch.compile`, channels-last and bf16, which are not offered yet; GPUs.
-""",
-        encoding="utf-8",
-    )
-    print(PAGE.read_text(encoding="utf-8"))
+def _not_measured(outcomes: dict[str, dict[str, Outcome]]) -> str:
+    failed = [
+        f"- {PEERS.get(name, name)}, {part}-bound: {outcome.cause}"
+        for part, contestants in outcomes.items()
+        for name, outcome in contestants.items()
+        if isinstance(outcome, NotMeasured)
+    ]
+    general = "`torch.compile`, channels-last and bf16, which are not offered yet; GPUs."
+    return "\n\n".join(["## Not measured", *(["\n".join(failed)] if failed else []), general])
 
 
 if __name__ == "__main__":

@@ -1,14 +1,14 @@
 """The work that every contestant does: data, partition, model and cohorts come from one experiment, made once."""
 
+import copy
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor, nn
-from torch.nn import functional
+from material import Material
+from torch import nn
 
 from spherefed.assembly import Assembly, assemble
 from spherefed.data.partition import Dirichlet, Iid
@@ -47,6 +47,11 @@ def overhead_bound() -> Workload:
     )
 
 
+def workload(name: str, scratch: Path) -> Workload:
+    """By the name that the command line knows."""
+    return {"overhead": overhead_bound, "compute": lambda: compute_bound(scratch)}[name]()
+
+
 def compute_bound(scratch: Path) -> Workload:
     """2,000 random images of 100 classes over 10 clients, all in every round, the paper's ConvNet."""
     path = scratch / "images.npz"
@@ -73,62 +78,41 @@ def compute_bound(scratch: Path) -> Workload:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Material:
-    """A workload as plain tensors, for contestants that know nothing of this library."""
-
-    inputs: Tensor
-    labels: Tensor
-    test_inputs: Tensor
-    test_labels: Tensor
-    parts: list[Tensor]
-    cohorts: list[list[int]]
-    net: nn.Module
-    lr: float
-    batch_size: int
-    momentum: float
-
-    @staticmethod
-    def of(experiment: Experiment) -> "Material":
-        assembly = assemble(experiment)
-        train, test, local = assembly.dataset.train, assembly.dataset.test, experiment.local
-        assert train.indices is None
-        assert train.prepare is None
-        clients = range(len(assembly.partition.parts))
-        cohorts = [
+def material_of(workload: Workload) -> Material:
+    """The workload without this library."""
+    experiment = workload.experiment
+    assembly = assemble(experiment)
+    train, test, local = assembly.dataset.train, assembly.dataset.test, experiment.local
+    assert train.indices is None
+    assert train.prepare is None
+    assert local.epochs == 1
+    assert local.weight_decay == 0
+    clients = range(len(assembly.partition.parts))
+    return Material(
+        inputs=train.inputs,
+        labels=train.labels,
+        test_inputs=test.inputs,
+        test_labels=test.labels,
+        parts=[torch.from_numpy(part) for part in assembly.partition.parts],
+        cohorts=[
             list(sample(clients, experiment.cohort, stream(experiment.seed, Purpose.COHORT, t)))
             for t in range(experiment.rounds)
-        ]
-        return Material(
-            train.inputs,
-            train.labels,
-            test.inputs,
-            test.labels,
-            [torch.from_numpy(part) for part in assembly.partition.parts],
-            cohorts,
-            _plain(assembly),
-            local.lr,
-            local.batch_size,
-            local.momentum,
-        )
+        ],
+        net=_plain(assembly),
+        num_classes=assembly.dataset.num_classes,
+        lr=local.lr,
+        batch_size=local.batch_size,
+        momentum=local.momentum,
+        warm_up=workload.warm_up,
+    )
 
 
 def _plain(assembly: Assembly) -> nn.Module:
-    """The initial classifier out of torch's own layers."""
+    """The initial classifier out of torch's own layers, each with memory of its own."""
     classifier = assembly.bench.classifier
     head = nn.Linear(*reversed(classifier.head.weight.shape), bias=False)
-    head.load_state_dict({"weight": classifier.head.weight.detach()})
-    return nn.Sequential(classifier.encoder, head)
-
-
-@torch.no_grad()
-def training_loss(net: nn.Module, material: Material) -> float:
-    """Of a final model on all training examples: the proof that a contestant did the work."""
-    net.eval()
-    batches = zip(material.inputs.split(500), material.labels.split(500), strict=True)
-    total = sum(float(functional.cross_entropy(net(x), y, reduction="sum")) for x, y in batches)
-    return total / len(material.labels)
-
-
-Rounds = Iterator[None]
-"""A contestant's work: it is resumed once per round."""
+    net = nn.Sequential(copy.deepcopy(classifier.encoder), head)
+    head.weight.data = classifier.head.weight.detach().clone()
+    for parameter in net.parameters():
+        parameter.data = parameter.data.clone()
+    return net
