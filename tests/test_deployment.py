@@ -104,7 +104,7 @@ def test_a_killed_server_app_and_a_killed_superlink_cost_at_most_a_round(method:
         assert first.returncode == 2, said
         assert "--resume" in said
         second = real.run(file, out, "--resume")
-        until(lambda: rounds_done(4), "two more rounds")
+        until(lambda: rounds_done(4), "two more rounds", 240)
         real.kill("server")
         said, _ = second.communicate(timeout=120)
         assert second.returncode == 2, said
