@@ -50,6 +50,16 @@ class Workbench:
         self._counters = {n: b for n, b in classifier.named_buffers() if not b.is_floating_point()}
         self._own_counters = _cloned(self._counters)
 
+    def derived(self) -> dict[str, Tensor]:
+        """What a bench has without being sent it: the initial head and the initial private part, by prefixed names."""
+        private = {f"private.{name}": tensor for name, tensor in self._own_private.items()}
+        return _cloned({"head": self._own_head, **private})
+
+    def adopt(self, derived: Tensors) -> None:
+        """Take over what another bench of the same experiment derived."""
+        _copy({"head": self._own_head}, derived)
+        _copy({f"private.{name}": tensor for name, tensor in self._own_private.items()}, derived)
+
     def lay(self, model: ModelState, private: Tensors | None = None) -> None:
         """Overwrite the bench with this state; where no head or no private part is given, the initial one is put back.
 

@@ -72,8 +72,9 @@ def packed(message: Any) -> Any:
 
 
 def unpacked(message: Any) -> Any:
+    """Tensors again; where a transport hands out arrays for reading only, they are copied."""
     if isinstance(message, np.ndarray):
-        return torch.from_numpy(message)
+        return torch.from_numpy(message if message.flags.writeable else message.copy())
     if isinstance(message, dict):
         return {name: unpacked(value) for name, value in message.items()}
     return _rebuilt(message, unpacked)
