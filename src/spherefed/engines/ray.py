@@ -148,7 +148,8 @@ class RayFleet:
             )
 
     def _hand_out(self, asked: "_Asked", sent: Any) -> None:
-        for held in range(AHEAD):
+        # With a deadline nobody is to wait behind one who is slow.
+        for held in range(AHEAD if self._deadline is None else 1):
             for seat in self._seats:
                 # What is left at the end goes to who is free first.
                 if not asked.waiting or (held and len(asked.waiting) <= len(self._seats)):
