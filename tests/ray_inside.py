@@ -43,7 +43,7 @@ def cluster() -> Iterator[Cluster]:
     """One Ray for all tests, because starting one takes seconds; fleets use it as it is and leave it open."""
     assert ray_processes() == []
     home = set(Path.home().iterdir())
-    here = Cluster(None, 4)
+    here = Cluster(None, 2)
     yield here
     scratch = here._scratch
     assert scratch is not None

@@ -1,7 +1,9 @@
 """The Ray engine: what can be said without Ray is said here, the rest is run alone with a loopback device."""
 
 import importlib
+import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -15,6 +17,7 @@ import pytest
 
 from namespace import alone, why_impossible
 from spherefed.errors import ConfigError, EngineError
+from spherefed.experiment import changed
 from spherefed.recipes.digits import digits
 from spherefed.runner import Engine, run_to_end
 
@@ -39,19 +42,18 @@ def environment(tmp_path: Path) -> Iterator[dict[str, str]]:
         yield {**inherited, **own, "PATH": path, "PYTHONPATH": paths}
 
 
+def run_alone(command: list[str], environment: dict[str, str], folder: Path) -> "subprocess.CompletedProcess[str]":
+    ended = subprocess.run(
+        alone(command), cwd=folder, env=environment, capture_output=True, text=True, timeout=600, check=False
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return ended
+
+
 def run_inside(environment: dict[str, str], folder: Path, marker: str) -> None:
     command = [sys.executable, "-m", "pytest", str(HERE / "ray_inside.py"), "-q", "-x", "-p", "no:cacheprovider"]
-    ended = subprocess.run(
-        alone([*command, "-m", marker, "--basetemp", str(folder / "inside"), "--durations=0"]),
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    print(ended.stdout)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
+    where = ["--rootdir", str(ROOT), "-c", str(ROOT / "pyproject.toml"), "--basetemp", str(folder / "inside")]
+    print(run_alone([*command, *where, "-m", marker, "--durations=0"], environment, folder).stdout)
 
 
 @needs_namespaces
@@ -63,6 +65,75 @@ def test_the_engine_keeps_its_promises_on_a_real_ray(environment: dict[str, str]
 @pytest.mark.soak
 def test_the_engine_keeps_the_rest_of_its_promises_on_a_real_ray(environment: dict[str, str], tmp_path: Path) -> None:
     run_inside(environment, tmp_path, "soak")
+
+
+WHERE = """
+from contextlib import closing
+from spherefed.assembly import assemble
+from spherefed.engines.ray import RayFleet
+from spherefed.experiment import changed
+from spherefed.recipes.digits import digits
+with closing(RayFleet(assemble(digits()), 4, address="auto")) as fleet:
+    print("nodes", *fleet.nodes)
+"""
+
+
+@needs_namespaces
+@pytest.mark.soak
+def test_the_page_leads_from_ray_start_to_a_run_on_two_raylets(environment: dict[str, str], tmp_path: Path) -> None:
+    blocks = re.findall(r"^```bash\n(.*?)^```", (ROOT / "docs" / "ray.md").read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    assert len(blocks) == 6
+    *before, stop = blocks
+    look = f"{sys.executable} -c '{WHERE}'\n"
+    script = "set -e\n" + "".join(before) + look + stop + LEFT
+    ended = run_alone(["sh", "-c", script], environment, tmp_path)
+    results = [json.loads((tmp_path / "runs" / run / "result.json").read_text()) for run in ("ray", "local")]
+    assert results[0]["weights_sha256"] == results[1]["weights_sha256"]
+    assert ended.stdout.count(results[0]["weights_sha256"]) == 2
+    (nodes,) = re.findall("^nodes (.*)$", ended.stdout, re.MULTILINE)
+    assert len(nodes.split()) == 4
+    assert len(set(nodes.split())) == 2
+    assert ended.stdout.endswith("left: []\n")
+
+
+LEFT = f"{sys.executable} -c 'from namespace import ray_processes; print(\"left:\", ray_processes())'\n"
+INTERRUPTED = """
+import subprocess, sys, time
+from pathlib import Path
+from namespace import ray_processes
+lines, settings = Path("cut/rounds.jsonl"), ["--set", "rounds=300", "--set", "data.examples=100"]
+heed = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+command = [sys.executable, "-c", heed + "; from spherefed.cli import main; main()", "run", "digits", *settings]
+group = subprocess.Popen([*command, "--out", "cut", "--engine", "ray", "--workers", "1"], start_new_session=True)
+while group.poll() is None and not (lines.exists() and lines.read_bytes().count(b"\\n") >= 3):
+    time.sleep(0.01)
+subprocess.run(["kill", "-INT", "--", f"-{group.pid}"], check=True)  # as a terminal does: to all of them
+print("code:", group.wait(30))
+time.sleep(1)
+print("left:", ray_processes())
+"""
+
+
+@needs_namespaces
+@pytest.mark.soak
+def test_ctrl_c_leaves_a_checkpoint_and_ends_the_ray_that_was_started(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    ended = run_alone([sys.executable, "-c", INTERRUPTED], environment, tmp_path)
+    assert ended.stdout == "code: 130\nleft: []\n"
+    assert "--resume" in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert not list(Path(environment["TMPDIR"]).glob("sf-ray-*"))
+    experiment = changed(digits(), ["rounds=300", "data.examples=100"])
+    whole = run_to_end(experiment, tmp_path / "whole")
+    assert run_to_end(experiment, tmp_path / "cut", resume=True)["weights_sha256"] == whole["weights_sha256"]
+
+
+@needs_namespaces
+@pytest.mark.soak
+def test_ray_adds_at_most_its_goal_to_a_round(environment: dict[str, str], tmp_path: Path) -> None:
+    command = [sys.executable, str(ROOT / "benchmarks" / "ray_overhead.py"), "--rounds", "50"]
+    print(run_alone(command, environment, tmp_path).stdout)
 
 
 # Without Ray, or without a cluster
