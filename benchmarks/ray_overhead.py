@@ -1,8 +1,8 @@
 """What Ray adds to a round in which there is nearly nothing to do: `python benchmarks/ray_overhead.py`.
 
 Four clients with ten digits each, a net of 64-16-10, four actors on a local Ray. The same rounds are run in this
-process; the difference is what Ray adds. `--write` puts the table into docs/ray.md. It ends with exit code 1 if the median of
-the difference exceeds the goal.
+process; the difference is what Ray adds. `--write` puts the table into docs/ray.md. It ends with exit code 1 if the
+difference of the medians exceeds the goal.
 """
 
 import argparse
