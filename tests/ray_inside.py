@@ -96,13 +96,13 @@ def digests(fleet: Fleet, assembly: Assembly) -> tuple[str, str]:
     return calibrated.model.digest(), digest(calibrated.total)
 
 
-@pytest.mark.parametrize(("method", "workers"), [("spherefed + ffc", 2), ("fednova + ccvr", 1)])
-def test_ray_gives_the_weights_and_statistics_of_the_local_engine(method: str, workers: int) -> None:
+@pytest.mark.parametrize("method", CALIBRATED)
+def test_ray_gives_the_weights_and_statistics_of_the_local_engine(method: str) -> None:
     experiment = digits(**CALIBRATED[method])
     here = assemble(experiment)
     expected = digests(InProcess(here.client, 4), here)
     there = assemble(experiment)
-    with closing(RayFleet(there, workers)) as fleet:
+    with closing(RayFleet(there, 1)) as fleet:
         assert digests(fleet, there) == expected
 
 
@@ -222,6 +222,7 @@ def test_clients_that_are_late_fail_and_do_not_hold_up_the_next_request(
     assert weights(rounds(fleet)) == expected
 
 
+@pytest.mark.soak
 def test_a_request_given_up_half_way_does_not_poison_the_next(fleet: RayFleet, expected: list[str]) -> None:
     answers = fleet.ask(fleet.clients, Train(7, many().initial(), 3.0))
     assert next(answers).client == 0

@@ -94,17 +94,14 @@ class RayFleet:
         asked.waiting.extend(largest_first(asked.groups, self._parts))
         self._dismiss_busy()  # left in mid-work by an `ask` that was not read to its end
         sent = ray.put(packed(request))  # goes when this generator does
-        for seat in self._seats:
-            if seat.node is not None:
-                # If this is not answered, the actor died before it had anything of this request to do.
-                seat.calls.append(_Call(seat.actor.greet.remote()))
         ends = math.inf if self._deadline is None else time.monotonic() + self._deadline
         position = 0
         while position < len(asked.groups):
             self._hand_out(asked, sent)
             left = ends - time.monotonic()
             if left > 0:
-                self._collect(asked, left)
+                if position not in asked.done:
+                    self._collect(asked, left)
             else:
                 asked.fail_the_rest(
                     f"did not answer within {self._deadline:g} s", (t for seat in self._seats for t in seat.tasks)
@@ -165,6 +162,10 @@ class RayFleet:
         except Exception as error:
             asked.fail(task, f"{type(error).__name__}: {error}")
             return
+        if seat.greeted != asked.number:
+            # If this is not answered, the actor died before it had anything of this request to do.
+            seat.greeted = asked.number
+            seat.calls.append(_Call(seat.actor.greet.remote()))
         called = seat.actor.answer.remote(asked.number, sent, list(numbers), packed(remembered))
         seat.calls.append(_Call(called, task))
 
@@ -200,10 +201,10 @@ class RayFleet:
             asked.waiting.extendleft(reversed(seat.tasks))  # these had not begun
             self._seats[index] = self._hire(seat.deaths + 1 if seat.node is None else 0)
         except ray.exceptions.RayError as error:
-            # Not the client's doing, which comes as an answer: the reply could not be brought here.
+            # Not the client's doing, which comes as an answer: the actor could not be called, or its reply was lost.
             if call.task is None:
                 raise EngineError(f"an actor could not begin: {last_line(error)}") from error
-            asked.fail(call.task, f"its reply was lost: {last_line(error)}")
+            asked.fail(call.task, f"its actor failed: {last_line(error)}")
         else:
             if isinstance(content, _Ready):
                 seat.node = self._checked(content).node
@@ -269,6 +270,8 @@ class _Seat:
     """Of actors before it in this place that never began."""
     node: str | None = None
     """Where it lives; None: it has not said that it is ready."""
+    greeted: int = 0
+    """The number of the request that it was greeted for."""
 
     @property
     def tasks(self) -> list[int]:
