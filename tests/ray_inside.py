@@ -257,7 +257,9 @@ def test_requests_are_freed_when_they_are_answered(fleet: RayFleet) -> None:
 @pytest.mark.soak
 def test_an_actor_that_cannot_begin_ends_the_run_with_its_reason(tmp_path: Path) -> None:
     assembly = assembled()
-    broken = replace(assembly, dataset=replace(assembly.dataset, mapped=True), experiment=digits(data=Data("cifar10")))
+    broken = replace(
+        assembly, dataset=replace(assembly.dataset, mapped=True), experiment=digits(data=Data(name="cifar10"))
+    )
     with pytest.raises(EngineError, match=r"could not begin: .*cifar10"):
         RayFleet(broken, 1, data_root=str(tmp_path))
 
