@@ -323,22 +323,20 @@ def test_a_head_that_came_out_differently_is_sent_once(tmp_path: Path) -> None:
     from spherefed.workbench import Workbench
 
     run_id, config = "other-cpu", grid.contexts[102].node_config
-    exchange = grid.open(run_id)
     desk = site_module._desk(to_text(experiment), run_id, Site.from_config(config))
     bench: Workbench = desk.assembly.bench
-    right = bench.fixed_head["weight"].clone()
-    bench.adopt_head({"weight": right + 1e-7})
+    right = bench.derived()
+    bench.adopt({"head": right["head"] + 1e-7})
     from spherefed.deployment import server
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(server.secrets, "token_hex", lambda _: run_id)
         result = through_flower(experiment, tmp_path, grid)
-    assert torch.equal(bench.fixed_head["weight"], right)
-    assert [kind for node, kind in grid.asked if kind == "query.usehead"] == ["query.usehead"]
-    sites = read_json(tmp_path / "flower" / "deployment.json")["sites"]
-    assert [site["head_bytes"] for site in sites] == [0, right.nbytes, 0, 0]
+    assert torch.equal(bench.derived()["head"], right["head"])
+    assert [kind for node, kind in grid.asked if kind == "query.adopt"] == ["query.adopt"]
+    sites = read_json(tmp_path / "flower" / "environment.json")["sites"]
+    assert [site["derived_bytes"] for site in sites] == [0, right["head"].nbytes, 0, 0]
     assert result["weights_sha256"] == run_to_end(experiment, tmp_path / "local")["weights_sha256"]
-    assert exchange.nodes() == {101, 102, 103, 104}
 
 
 # Sites with their own data

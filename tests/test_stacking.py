@@ -15,7 +15,8 @@ from spherefed.data.augment import CropFlip
 from spherefed.data.dataset import Dataset
 from spherefed.data.examples import Examples
 from spherefed.data.partition import Dirichlet, partition
-from spherefed.engines.local import InProcess, Parallel
+from spherefed.engines.answering import largest_first
+from spherefed.engines.local import InProcess
 from spherefed.errors import ConfigError
 from spherefed.experiment import Experiment, Model
 from spherefed.federation import federate
@@ -169,11 +170,7 @@ def test_models_with_batch_statistics_or_unknown_layers_are_refused() -> None:
 
 def test_the_largest_clients_are_begun_with() -> None:
     assembly = assemble(experiment())
-    fleet = Parallel(assembly, 1)
-    try:
-        order = list(fleet._largest_first([[number] for number in range(12)]))
-    finally:
-        fleet.close()
+    order = list(largest_first([[number] for number in range(12)], assembly.partition.parts))
     sizes = [len(assembly.partition.parts[number]) for number in order]
     assert sizes == sorted(sizes, reverse=True)
     assert sorted(order) == list(range(12))

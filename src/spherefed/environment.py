@@ -10,7 +10,7 @@ from typing import Any
 from spherefed.experiment import Experiment
 
 
-def environment(experiment: Experiment, *, device: str, workers: int) -> dict[str, Any]:
+def environment(experiment: Experiment, *, engine: str, device: str, workers: int) -> dict[str, Any]:
     """What the result was computed with."""
     packages = ("spherefed", "torch", "numpy", "scipy", "scikit-learn", "safetensors")
     return {
@@ -19,6 +19,7 @@ def environment(experiment: Experiment, *, device: str, workers: int) -> dict[st
         "platform": platform.platform(),
         "commit": _commit(),
         "seed": experiment.seed,
+        "engine": engine,
         "device": device,
         "workers": workers,
         "started": datetime.now(UTC).isoformat(timespec="seconds"),

@@ -6,6 +6,7 @@
     ├── ModelError         a network that cannot be wrapped or does not fit what was sent
     ├── CalibrationError   statistics that cannot be added, subtracted or solved
     ├── ClientError        work that a client could not do; becomes a line of the ledger
+    ├── EngineError        processes or a cluster that cannot be started or reached
     ├── FederationError    a round that nobody answered
     └── RunError           a run directory that is missing, damaged or belongs to another experiment
 
@@ -35,6 +36,10 @@ class CalibrationError(SpherefedError, ValueError):
 
 class ClientError(SpherefedError, RuntimeError):
     """Work that a client could not do; the server writes it into the run's ledger."""
+
+
+class EngineError(SpherefedError, RuntimeError):
+    """Processes or a cluster that cannot be started or reached."""
 
 
 class FederationError(SpherefedError, RuntimeError):

@@ -5,7 +5,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import torch
 
@@ -25,13 +25,20 @@ from spherefed.personalization import BlendedFfc
 from spherefed.runs import Checkpoint, RunDirectory, read_json, read_lines
 from spherefed.tensors import Tensors, digest, one_thread, under
 
+if TYPE_CHECKING:
+    from spherefed.engines.ray import RayFleet
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Engine:
     """How to compute; results do not depend on it (a device other than the CPU may round differently)."""
 
+    kind: Literal["local", "ray"] = "local"
+    """Where clients live: on this machine, or on a Ray cluster."""
     workers: int = 0
-    """Worker processes; 0: everything in this process."""
+    """Worker processes; 0: everything in this process. On Ray: actors; 0: as many as the cluster has CPUs."""
+    address: str | None = None
+    """HOST:PORT of a Ray cluster, or auto for the one of this machine; None: a Ray of this run's own."""
     device: str = "cpu"
     data_root: str | None = None
     """Where data sets lie; None: the environment's choice."""
@@ -45,6 +52,10 @@ class Engine:
                 f"workers must not be negative and checkpoint_every at least 1, "
                 f"got {self.workers} and {self.checkpoint_every}"
             )
+        if self.kind not in ("local", "ray"):
+            raise ConfigError(f"engine must be local or ray, got {self.kind!r}")
+        if self.kind == "local" and self.address is not None:
+            raise ConfigError("an address belongs to the ray engine: add --engine ray, or leave it out")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +84,7 @@ def run(
     """
     engine = engine or Engine()
     assembly = assemble(experiment, device=engine.device, data_root=engine.data_root)
-    surroundings = environment(experiment, device=engine.device, workers=engine.workers)
+    surroundings = environment(experiment, engine=engine.kind, device=engine.device, workers=engine.workers)
     yield from run_assembled(
         assembly,
         lambda directory: _fleet(assembly, engine, directory),
@@ -101,18 +112,21 @@ def run_assembled(
     resume: bool = False,
     trained: Path | None = None,
 ) -> Iterator[Progress]:
-    """`run` for parts that are assembled already, on the fleet that `hire` makes once the run directory is there."""
+    """`run` for parts that are assembled already, on the fleet that `hire` makes before anything is written."""
     experiment, directory, initial = assembly.experiment, RunDirectory(out), assembly.initial()
     if resume:
         directory.check_same(experiment, assembly.partition)
         if directory.finished:
             return
     else:
-        directory.begin(experiment, surroundings, assembly.dataset.facts(), assembly.partition)
-        if trained is not None:
-            directory.adopt_rounds(RunDirectory(trained), experiment)
-    checkpoint = directory.load_checkpoint() or Checkpoint(0, initial, {})
+        directory.check_new()
+    # Before anything is written: a cluster that cannot be reached leaves no half-begun run behind.
     with closing(hire(directory)) as fleet:
+        if not resume:
+            directory.begin(experiment, surroundings, assembly.dataset.facts(), assembly.partition)
+            if trained is not None:
+                directory.adopt_rounds(RunDirectory(trained), experiment)
+        checkpoint = directory.load_checkpoint() or Checkpoint(0, initial, {})
         model = checkpoint.model
         # Closed here and not when it is collected: stopping leaves its checkpoint at once.
         with closing(_rounds(assembly, fleet, directory, checkpoint, checkpoint_every)) as rounds:
@@ -333,8 +347,20 @@ def _per_client(pairs: list[tuple[dict[Any, int], dict[Any, int]]], fleet: Fleet
     }
 
 
-def _fleet(assembly: Assembly, engine: Engine, directory: RunDirectory) -> InProcess | Parallel:
+def _fleet(assembly: Assembly, engine: Engine, directory: RunDirectory) -> "InProcess | Parallel | RayFleet":
     memory = directory.memory() if assembly.experiment.keeps_memory else None
+    if engine.kind == "ray":
+        from spherefed.engines.ray import RayFleet
+
+        return RayFleet(
+            assembly,
+            engine.workers,
+            address=engine.address,
+            device=engine.device,
+            data_root=engine.data_root,
+            memory=memory,
+            deadline=assembly.experiment.deadline,
+        )
     if engine.workers:
         path = None if memory is None else memory.path
         return Parallel(assembly, engine.workers, device=engine.device, data_root=engine.data_root, memory=path)

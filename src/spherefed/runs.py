@@ -51,6 +51,12 @@ class RunDirectory:
     def finished(self) -> bool:
         return (self.path / "result.json").exists()
 
+    def check_new(self) -> None:
+        """Refuse a folder that holds a run."""
+        for name in ("experiment.json", "checkpoint.safetensors", "rounds.jsonl"):
+            if (self.path / name).exists():
+                raise RunError(f"{self.path} holds a run already; use --resume to go on with it, or another --out")
+
     def begin(
         self,
         experiment: Experiment,
@@ -59,9 +65,7 @@ class RunDirectory:
         partition: Partition,
     ) -> None:
         """Start a new run; an existing one is never overwritten."""
-        for name in ("experiment.json", "checkpoint.safetensors", "rounds.jsonl"):
-            if (self.path / name).exists():
-                raise RunError(f"{self.path} holds a run already; use --resume to go on with it, or another --out")
+        self.check_new()
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:

@@ -50,6 +50,16 @@ class Workbench:
         self._counters = {n: b for n, b in classifier.named_buffers() if not b.is_floating_point()}
         self._own_counters = _cloned(self._counters)
 
+    def derived(self) -> dict[str, Tensor]:
+        """What a bench has without being sent it: the initial head and the initial private part, by prefixed names."""
+        private = {f"private.{name}": tensor for name, tensor in self._own_private.items()}
+        return _cloned({"head": self._own_head, **private})
+
+    def adopt(self, derived: Tensors) -> None:
+        """Take over what another bench of the same experiment derived."""
+        _copy({"head": self._own_head}, derived)
+        _copy({f"private.{name}": tensor for name, tensor in self._own_private.items()}, derived)
+
     def lay(self, model: ModelState, private: Tensors | None = None) -> None:
         """Overwrite the bench with this state; where no head or no private part is given, the initial one is put back.
 
@@ -70,17 +80,6 @@ class Workbench:
         if model.head is None and not self.classifier.head.learned:
             _copy(head, {"weight": self._own_head})
         _copy(self._counters, self._own_counters)  # else they would count the clients that were here before
-
-    @property
-    def fixed_head(self) -> Tensors:
-        """The head that everybody derives for himself and nobody sends; empty if heads are learned."""
-        return {} if self.classifier.head.learned else {"weight": self._own_head}
-
-    def adopt_head(self, head: Tensors) -> None:
-        """Use this fixed head from now on instead of the one derived here."""
-        if fault := mismatch(head, self.fixed_head):
-            raise ModelError(f"the head that was sent does not fit this client's: {fault}")
-        self._own_head = head["weight"].to(self._own_head).clone()
 
     def set_training(self) -> None:
         """Put every layer into training mode; `Module.train` itself would cost a tenth of a small client's round."""

@@ -22,12 +22,22 @@ DATA_ROOT = click.option("--data-root", metavar="DIR", help="Where data sets lie
 
 
 def engine_options(command: Callable[P, None]) -> Callable[P, None]:
-    """--workers, --device, --data-root, --checkpoint-every: how to compute, not what."""
+    """--engine, --workers, --device, --data-root and so on: how to compute, not what."""
     for option in (
         DATA_ROOT,
         click.option("--checkpoint-every", type=click.IntRange(1), metavar="ROUNDS", help="Default: every second."),
         click.option("--device", default="cpu", show_default=True, help="A torch device, such as cpu or cuda."),
-        click.option("--workers", type=click.IntRange(0), default=0, show_default=True, help="Processes; 0: none."),
+        click.option("--address", metavar="HOST:PORT", help="Of a Ray cluster, or auto; default: a Ray of its own."),
+        click.option(
+            "--workers",
+            type=click.IntRange(0),
+            default=0,
+            show_default=True,
+            help="Processes; 0: none. On Ray: actors; 0: one per CPU.",
+        ),
+        click.option(
+            "--engine", "kind", type=click.Choice(["local", "ray"]), default="local", show_default=True, help="Where."
+        ),
     ):
         command = option(command)
 
@@ -36,7 +46,7 @@ def engine_options(command: Callable[P, None]) -> Callable[P, None]:
         from spherefed.runner import Engine
 
         given: dict[str, Any] = {
-            name: kwargs.pop(name) for name in ("workers", "device", "data_root", "checkpoint_every")
+            name: kwargs.pop(name) for name in ("kind", "workers", "address", "device", "data_root", "checkpoint_every")
         }
         kwargs["engine"] = Engine(**given)
         command(*args, **kwargs)

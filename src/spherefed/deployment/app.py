@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from spherefed.deployment.roll_call import HeadTaken, Present, RollCall, UseHead
+from spherefed.deployment.roll_call import Adopt, Adopted, Present, RollCall
 from spherefed.deployment.server import Order, serve
 from spherefed.deployment.site import Site, answer
 from spherefed.engines import flower
@@ -20,10 +20,10 @@ from spherefed.messages import (
     TrainReply,
 )
 
-QUESTIONS = {kind.__name__: kind for kind in (RollCall, UseHead, Train, Measure, Reestimate, Evaluate)}
+QUESTIONS = {kind.__name__: kind for kind in (RollCall, Adopt, Train, Measure, Reestimate, Evaluate)}
 ANSWERS = {
     kind.__name__: kind
-    for kind in (Present, HeadTaken, TrainReply, MeasureReply, ReestimateReply, EvaluateReply, Failure)
+    for kind in (Present, Adopted, TrainReply, MeasureReply, ReestimateReply, EvaluateReply, Failure)
 }
 
 

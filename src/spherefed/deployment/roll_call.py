@@ -32,14 +32,14 @@ class Present:
 
 
 @dataclass(frozen=True, slots=True)
-class UseHead:
-    """Your fixed head came out differently (another CPU rounds otherwise): use this one."""
+class Adopt:
+    """What you derived yourself came out differently (another CPU rounds otherwise): use this instead."""
 
-    head: Tensors
+    derived: Tensors
 
 
 @dataclass(frozen=True, slots=True)
-class HeadTaken:
+class Adopted:
     client: int
     digest: str
 
@@ -53,8 +53,9 @@ class Facts:
     classes: tuple[str, ...] = field(metadata={"called": "class list"})
     input_shape: tuple[int, ...] = field(metadata={"called": "input shape"})
     normalization: str = field(metadata={"called": "normalisation"})
-    head: str = field(metadata={"called": "fixed head"})
-    """Digest of the fixed head; empty for a learned one. Who differs only in this is sent the head."""
+    derived: str = field(metadata={"called": "head"})
+    """Digest of what nobody sends: the fixed head, and where a private part begins. Who differs only in this is sent
+    it."""
 
     def to_text(self) -> str:
         return json.dumps(asdict(self))
@@ -95,11 +96,11 @@ def member(node: int, answer: Any) -> Member | str:
 
 
 def disagreements(given: Facts, expected: Facts) -> list[str]:
-    """What these facts differ in, the head apart, in words."""
+    """What these facts differ in, what is derived apart, in words."""
     return [
         f"{f.metadata['called']} is {_shown(getattr(given, f.name))}, expected {_shown(getattr(expected, f.name))}"
         for f in fields(Facts)
-        if f.name != "head" and getattr(given, f.name) != getattr(expected, f.name)
+        if f.name != "derived" and getattr(given, f.name) != getattr(expected, f.name)
     ]
 
 

@@ -16,11 +16,11 @@ from spherefed.data.convention import without_examples
 from spherefed.data.dataset import Dataset
 from spherefed.data.partition import Partition, Sites
 from spherefed.deployment.roll_call import (
+    Adopt,
+    Adopted,
     Facts,
-    HeadTaken,
     Member,
     RollCall,
-    UseHead,
     check_agreement,
     disagreements,
     enrol,
@@ -33,10 +33,9 @@ from spherefed.environment import environment
 from spherefed.errors import ConfigError, FederationError
 from spherefed.experiment import SITES, Experiment, from_text
 from spherefed.runner import Progress, run_assembled
-from spherefed.runs import RunDirectory, read_json, write_json
+from spherefed.runs import RunDirectory, read_json
 from spherefed.tensors import Tensors, num_bytes
 
-DEPLOYMENT = "deployment.json"
 POLL = 0.5
 ROLL_CALL = 120.0
 """Seconds for a site to say who it is: it loads its data for that, and may decode images for the first time."""
@@ -70,20 +69,19 @@ def serve(open_exchange: Callable[[str], Exchange], order: Order) -> Iterator[Pr
     assembly = assemble_server(experiment, roll.members, device=order.device, data_root=order.data_root or None)
     roll.settle(assembly)
 
-    def hire(directory: RunDirectory) -> NodeFleet:
-        write_json(directory.path / DEPLOYMENT, {"run": run, "sites": roll.register()})
-        return NodeFleet(roll.exchange, experiment.partition.clients, roll.locate, experiment.deadline)
-
-    surroundings = environment(experiment, device=order.device, workers=0) | {"engine": "flower"}
+    fleet = NodeFleet(roll.exchange, experiment.partition.clients, roll.locate, experiment.deadline)
+    surroundings = environment(experiment, engine="flower", device=order.device, workers=0)
+    surroundings |= {"run": run, "sites": roll.register()}
     # A checkpoint after every round: it tells sites what they need not remember any longer (`site.py`).
-    yield from run_assembled(assembly, hire, out, surroundings=surroundings, checkpoint_every=1, resume=order.resume)
+    yield from run_assembled(
+        assembly, lambda _: fleet, out, surroundings=surroundings, checkpoint_every=1, resume=order.resume
+    )
 
 
 def _run_id(out: Path, *, resume: bool) -> str:
     """What tells this run from others of the same experiment, also after it is resumed."""
-    if resume and (out / DEPLOYMENT).exists():
-        return str(read_json(out / DEPLOYMENT)["run"])
-    return secrets.token_hex(8)
+    found = read_json(out / "environment.json") if resume and (out / "environment.json").exists() else {}
+    return str(found.get("run") or secrets.token_hex(8))
 
 
 def assemble_server(
@@ -117,9 +115,9 @@ class Roll:
         self.members: dict[int, Member] = {}
         self._experiment = experiment
         self._expected: Facts | None = None
-        self._head: Tensors = {}
+        self._derived: Tensors = {}
         self._refused: dict[int, str] = {}
-        self._heads_sent: dict[int, int] = {}
+        self._sent: dict[int, int] = {}
 
     def call(self, wait: float) -> None:
         """Wait for the sites and ask them; a FederationError says who is missing."""
@@ -136,14 +134,14 @@ class Roll:
             )
 
     def settle(self, assembly: Assembly) -> None:
-        """Compare everybody with the server, and send the fixed head to whom it came out differently."""
-        self._head, self._expected = assembly.bench.fixed_head, facts(assembly)
+        """Compare everybody with the server, and send what is derived to whom it came out differently."""
+        self._derived, self._expected = assembly.bench.derived(), facts(assembly)
         if assembly.dataset.elsewhere:
             normalization = usual(self.members, lambda each: each.normalization)
             self._expected = replace(self._expected, normalization=normalization)
         check_agreement(self.members, self._expected)
         for who in self.members.values():
-            if cause := self._same_head(who):
+            if cause := self._derives_the_same(who):
                 raise FederationError(cause)
 
     def locate(self) -> dict[int, int | str]:
@@ -162,7 +160,7 @@ class Roll:
     def register(self) -> list[dict[str, Any]]:
         """Who takes part, for the run directory."""
         return [
-            {"client": client, "site": who.site, "node": str(who.node), "head_bytes": self._heads_sent.get(client, 0)}
+            {"client": client, "site": who.site, "node": str(who.node), "derived_bytes": self._sent.get(client, 0)}
             for client, who in sorted(self.members.items())
         ]
 
@@ -176,19 +174,19 @@ class Roll:
             return f"{who.called}: that client is connected already"
         if lines := disagreements(who.facts, self._expected):
             return f"{who.called}: {'; '.join(lines)}"
-        if cause := self._same_head(who):
+        if cause := self._derives_the_same(who):
             return cause
         self.members[who.client] = who
         return None
 
-    def _same_head(self, who: Member) -> str | None:
+    def _derives_the_same(self, who: Member) -> str | None:
         assert self._expected is not None
-        if who.facts.head == self._expected.head:
+        if who.facts.derived == self._expected.derived:
             return None
-        (_, taken) = next(self.exchange.ask([who.node], UseHead(self._head), ROLL_CALL))
-        if not isinstance(taken, HeadTaken) or taken.digest != self._expected.head:
-            return f"{who.called} did not take the fixed head: {getattr(taken, 'cause', taken)}"
-        self._heads_sent[who.client] = num_bytes(self._head)
+        (_, taken) = next(self.exchange.ask([who.node], Adopt(self._derived), ROLL_CALL))
+        if not isinstance(taken, Adopted) or taken.digest != self._expected.derived:
+            return f"{who.called} did not take the head: {getattr(taken, 'cause', taken)}"
+        self._sent[who.client] = num_bytes(self._derived)
         return None
 
     def _ask(self, nodes: set[int]) -> dict[int, Member | str]:

@@ -13,17 +13,17 @@ from spherefed.assembly import Assembly, assemble, build_bench, pooled
 from spherefed.data import sources
 from spherefed.data.convention import normalization
 from spherefed.data.partition import Partition, Sites
-from spherefed.deployment.roll_call import Facts, HeadTaken, Present, RollCall, UseHead
-from spherefed.engines.local import answer as answer_request
-from spherefed.errors import ConfigError
+from spherefed.deployment.roll_call import Adopt, Adopted, Facts, Present, RollCall
+from spherefed.engines.answering import answer as answer_request
+from spherefed.errors import ClientError, ConfigError
 from spherefed.experiment import Experiment, from_text
 from spherefed.files import read_tensors, write_tensors
 from spherefed.memory import MemoryDirectory, MemoryInRam, MemoryStore
 from spherefed.messages import Evaluate, Failure, Measure, Reestimate, Reply, Request, Train
 from spherefed.schema import nearest
-from spherefed.tensors import digest
+from spherefed.tensors import digest, mismatch
 
-REQUESTS = Train | Measure | Reestimate | Evaluate
+ADOPTED = "derived.safetensors"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,8 +63,8 @@ def answer(message: Any, experiment: str, run: str, site: Site) -> Any:
     match message:
         case RollCall():
             return Present(site.client, site.site, facts(desk.assembly).to_text())
-        case UseHead():
-            return desk.take_head(message)
+        case Adopt():
+            return desk.adopt(message)
         case Train() | Measure() | Reestimate() | Evaluate():
             return desk.answer(message)
         case _:
@@ -74,14 +74,13 @@ def answer(message: Any, experiment: str, run: str, site: Site) -> Any:
 def facts(assembly: Assembly) -> Facts:
     """What this process holds to, as the roll call compares it."""
     data = assembly.dataset
-    head = assembly.bench.fixed_head
     return Facts(
         version=version("spherefed"),
         experiment=assembly.experiment.digest(),
         classes=data.classes,
         input_shape=data.input_shape,
         normalization=normalization(data),
-        head=digest(head) if head else "",
+        derived=digest(assembly.bench.derived()),
     )
 
 
@@ -100,12 +99,14 @@ class _Desk:
             self.store.settle(request.round)
         return answer_request(self.assembly.client, self.site.client, request, self.store)
 
-    def take_head(self, message: UseHead) -> HeadTaken:
-        self.assembly.bench.adopt_head(message.head)
+    def adopt(self, message: Adopt) -> Adopted:
+        if fault := mismatch(message.derived, self.assembly.bench.derived()):
+            raise ClientError(f"what was sent does not fit: {fault}")
+        self.assembly.bench.adopt(message.derived)
         if self.folder is not None:  # the next message may find another process
             self.folder.mkdir(parents=True, exist_ok=True)
-            write_tensors(self.folder / "head.safetensors", message.head, {})
-        return HeadTaken(self.site.client, digest(self.assembly.bench.fixed_head))
+            write_tensors(self.folder / ADOPTED, message.derived, {})
+        return Adopted(self.site.client, digest(self.assembly.bench.derived()))
 
 
 @lru_cache(maxsize=8)
@@ -115,8 +116,8 @@ def _desk(experiment: str, run: str, site: Site) -> _Desk:
     folder = Path(site.memory).expanduser() / f"{assembly.experiment.digest()[:16]}-{run}" if site.memory else None
     if assembly.experiment.keeps_memory and folder is None:
         raise ConfigError("clients of this method remember: the site's config needs memory=FOLDER")
-    if folder is not None and (folder / "head.safetensors").exists():
-        assembly.bench.adopt_head(read_tensors(folder / "head.safetensors")[0])
+    if folder is not None and (folder / ADOPTED).exists():
+        assembly.bench.adopt(read_tensors(folder / ADOPTED)[0])
     remembers = assembly.experiment.keeps_memory and folder is not None
     return _Desk(site, assembly, folder, MemoryDirectory(folder) if remembers and folder else MemoryInRam())
 

@@ -11,23 +11,23 @@ import tempfile
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from spherefed.assembly import Assembly, build_bench, load_data
 from spherefed.client import Client
 from spherefed.data.partition import Partition
 from spherefed.data.sources import Dataset
+from spherefed.engines.answering import answer_group, in_groups, largest_first, packed, unpacked
 from spherefed.errors import ConfigError
 from spherefed.experiment import Experiment
 from spherefed.memory import MemoryDirectory, MemoryInRam, MemoryStore
-from spherefed.messages import Failure, Reply, Request, Train
-from spherefed.stacking import Stack, train_together
+from spherefed.messages import Failure, Reply, Request
+from spherefed.stacking import Stack
 
 
 class InProcess:
@@ -57,44 +57,8 @@ class InProcess:
         """Nothing to end."""
 
 
-def answer(client: Callable[[int], Client], number: int, request: Request, store: MemoryStore) -> Reply | Failure:
-    """One client's answer; whatever goes wrong there is a failure with a cause, not the end of the run."""
-    try:
-        before = store.load(number, before=request.round)
-        reply, after = client(number).handle(request, before)
-        if after is not None and after is not before:
-            store.save(number, request.round, after)
-    except Exception as error:
-        return Failure(number, f"{type(error).__name__}: {error}")
-    return reply
-
-
-def in_groups(clients: Sequence[int], request: Request, stack: int) -> list[Sequence[int]]:
-    """Who is answered for in one piece of work: for training as many as are stacked, else each alone."""
-    size = stack if stack and isinstance(request, Train) else 1
-    return [clients[start : start + size] for start in range(0, len(clients), size)]
-
-
-def answer_group(
-    client: Callable[[int], Client],
-    numbers: Sequence[int],
-    request: Request,
-    store: MemoryStore,
-    stack: Stack | None,
-) -> Sequence[Reply | Failure]:
-    """The answers of one group, in its order."""
-    if stack is None or not isinstance(request, Train):
-        return [answer(client, number, request, store) for number in numbers]
-    try:
-        return train_together(stack, [client(number) for number in numbers], request)
-    except Exception as error:
-        return [Failure(number, f"{type(error).__name__}: {error}") for number in numbers]
-
-
 MAX_ATTEMPTS = 2
 """A client whose worker died is run once more; a second death is its own doing."""
-WINDOW = 64
-"""Groups among which workers choose the largest."""
 
 
 class Parallel:
@@ -127,10 +91,10 @@ class Parallel:
     def ask(self, clients: Sequence[int], request: Request) -> Iterator[Reply | Failure]:
         """Whoever is free takes the next group; answers are handed on in the order asked."""
         groups = in_groups(clients, request, self._job.experiment.stack)
-        waiting = deque(self._largest_first(groups))
+        waiting = deque(largest_first(groups, self._job.partition.parts))
         attempts = [0] * len(groups)
         done: dict[int, Sequence[Reply | Failure]] = {}
-        message = _packed(request)
+        message = packed(request)
         for index, worker in enumerate(self._workers):
             if worker.task != IDLE:  # left in mid-work by an `ask` that was not read to its end
                 worker.process.kill()
@@ -142,7 +106,7 @@ class Parallel:
             for index, worker in self._ready():
                 task = worker.task
                 try:
-                    done[task] = [_unpacked(reply) for reply in worker.connection.recv()]
+                    done[task] = [unpacked(reply) for reply in worker.connection.recv()]
                     self._workers[index] = replace(worker, task=IDLE)
                 except (EOFError, OSError):
                     self._workers[index] = self._hire()
@@ -167,16 +131,6 @@ class Parallel:
                 worker.process.join()
         if self._scratch is not None:
             self._scratch.cleanup()
-
-    def _largest_first(self, groups: Sequence[Sequence[int]]) -> Iterator[int]:
-        """The order in which to begin: the longest work first, so that nobody waits for it at the end.
-
-        Within a window, because answers that are early have to be kept until it is their turn.
-        """
-        parts = self._job.partition.parts
-        for start in range(0, len(groups), WINDOW):
-            tasks = range(start, min(start + WINDOW, len(groups)))
-            yield from sorted(tasks, key=lambda task: -sum(len(parts[number]) for number in groups[task]))
 
     def _hand_out(self, waiting: "deque[int]", groups: Sequence[Sequence[int]], attempts: list[int]) -> None:
         for index, worker in enumerate(self._workers):
@@ -240,11 +194,11 @@ def _work(connection: "Connection[Any, Any]", job: _Job) -> None:
         while True:
             kind, content = connection.recv()
             if kind == "request":
-                request = _unpacked(content)
+                request = unpacked(content)
             else:
                 assert request is not None
                 answers = answer_group(assembly.client, content, request, store, stack)
-                connection.send([_packed(each) for each in answers])
+                connection.send([packed(each) for each in answers])
     except (EOFError, OSError):
         os._exit(0)  # the parent has gone; nothing here needs saving
 
@@ -260,26 +214,3 @@ def _shared(dataset: Dataset) -> Dataset | None:
         for tensor in (examples.inputs, examples.labels):
             tensor.share_memory_()  # type: ignore[no-untyped-call]
     return dataset
-
-
-def _packed(message: Any) -> Any:
-    """Tensors as numpy arrays: plain bytes in the pipe, no file handles that outlive a dead process."""
-    if isinstance(message, torch.Tensor):
-        return message.detach().cpu().numpy()
-    if isinstance(message, dict):
-        return {name: _packed(value) for name, value in message.items()}
-    return _rebuilt(message, _packed)
-
-
-def _unpacked(message: Any) -> Any:
-    if isinstance(message, np.ndarray):
-        return torch.from_numpy(message)
-    if isinstance(message, dict):
-        return {name: _unpacked(value) for name, value in message.items()}
-    return _rebuilt(message, _unpacked)
-
-
-def _rebuilt(message: Any, convert: Callable[[Any], Any]) -> Any:
-    if not is_dataclass(message) or isinstance(message, type):
-        return message
-    return type(message)(**{f.name: convert(getattr(message, f.name)) for f in fields(message)})
