@@ -9,6 +9,7 @@ run: a site executes only what it has installed itself.
 import time
 from collections.abc import Callable
 from logging import ERROR, INFO
+from threading import Lock, Thread
 from typing import Any
 
 from flwr.app import Context, Error, Message
@@ -32,17 +33,21 @@ def stay(app: ClientApp, address: str, secret: bytes, going_on: Callable[[], boo
     """Serve the SuperNode at this loopback address until `going_on` says no; the secret proves that we belong to it."""
     client = _connect(address, SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=ACQUIRE))
     question = AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP], agentapp_fab_hashes=[])
+    turn = Lock()
     try:
         while going_on():
             task = client.AcquireTask(question)
             if task.HasField("task") and task.token:
-                _serve(app, _connect(address, RuntimeTokenHttpInterceptor(task.token)))
+                # A thread for each: the message of a run that was killed never arrives whole, and whoever waits for
+                # it waits for hours. They answer one after the other all the same.
+                connection = _connect(address, RuntimeTokenHttpInterceptor(task.token))
+                Thread(target=_serve, args=(app, connection, turn), daemon=True).start()
             time.sleep(POLL)
     finally:
         client.close()
 
 
-def _serve(app: ClientApp, client: RuntimeHttpClient) -> None:
+def _serve(app: ClientApp, client: RuntimeHttpClient, turn: Lock) -> None:
     """One message: pull it, answer it, push the answer; what goes wrong is told to the SuperNode."""
     message: Message | None = None
     context: Context | None = None
@@ -51,8 +56,9 @@ def _serve(app: ClientApp, client: RuntimeHttpClient) -> None:
     heartbeat.start()
     try:
         message, context, _, _ = flower.pull_task_input(client)
-        log(INFO, "answering %s", message.metadata.message_type)
-        reply: Message | None = app(message, context)
+        with turn:
+            log(INFO, "answering %s", message.metadata.message_type)
+            reply: Message | None = app(message, context)
         status, details = SubStatus.COMPLETED, ""
     except Exception as error:
         details = f"{type(error).__name__}: {error}"
