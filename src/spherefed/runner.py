@@ -35,12 +35,11 @@ class Engine:
     device: str = "cpu"
     data_root: str | None = None
     """Where data sets lie; None: the environment's choice."""
-    checkpoint_every: int | None = None
-    """Rounds between checkpoints; None: as many as pass in a second, so that short rounds do not wait for the disk and
-    a killed run repeats no more than that."""
+    checkpoint_every: int = 1
+    """Rounds between checkpoints; more, where rounds are so short that the disk is felt."""
 
     def __post_init__(self) -> None:
-        if self.workers < 0 or (self.checkpoint_every is not None and self.checkpoint_every < 1):
+        if self.workers < 0 or self.checkpoint_every < 1:
             raise ConfigError(
                 f"workers must not be negative and checkpoint_every at least 1, "
                 f"got {self.workers} and {self.checkpoint_every}"
@@ -146,11 +145,11 @@ class _Finished:
 
 
 def _rounds(
-    assembly: Assembly, fleet: Fleet, directory: RunDirectory, start: Checkpoint, checkpoint_every: int | None
+    assembly: Assembly, fleet: Fleet, directory: RunDirectory, start: Checkpoint, checkpoint_every: int
 ) -> Generator[_Finished]:
     experiment = assembly.experiment
     unsaved: Checkpoint | None = None
-    began = saved = time.perf_counter()
+    began = time.perf_counter()
     try:
         for done, calibrated in _calibrated_rounds(assembly, fleet, start):
             last = done.index + 1 == experiment.rounds
@@ -165,9 +164,9 @@ def _rounds(
             directory.append_round(line | {"seconds": now - began}, [asdict(r) for r in refused])
             began = now
             unsaved = Checkpoint(done.index + 1, model, done.memory)
-            if last or (now - saved >= 1 if checkpoint_every is None else (done.index + 1) % checkpoint_every == 0):
+            if last or (done.index + 1) % checkpoint_every == 0:
                 directory.save_checkpoint(unsaved)
-                unsaved, saved = None, now
+                unsaved = None
             yield _Finished(model, Progress(done.index, experiment.rounds, done.loss, accuracy))
     finally:
         if unsaved is not None:

@@ -25,7 +25,7 @@ def engine_options(command: Callable[P, None]) -> Callable[P, None]:
     """--workers, --device, --data-root, --checkpoint-every: how to compute, not what."""
     for option in (
         DATA_ROOT,
-        click.option("--checkpoint-every", type=click.IntRange(1), metavar="ROUNDS", help="Default: every second."),
+        click.option("--checkpoint-every", type=click.IntRange(1), default=1, show_default=True, metavar="ROUNDS"),
         click.option("--device", default="cpu", show_default=True, help="A torch device, such as cpu or cuda."),
         click.option("--workers", type=click.IntRange(0), default=0, show_default=True, help="Processes; 0: none."),
     ):
