@@ -45,10 +45,15 @@ class Workbench:
         self.device = classifier.head.weight.device
         self.smallest_batch = 2 if layers else 1
         """Fewest examples to train on at once: one example has no variance to be normalised by."""
+        self.may_draw = may_draw(classifier)
+        """Whether a layer may draw random numbers when it trains."""
+        self._layers = tuple(classifier.modules())
         self._own_head = classifier.head.weight.detach().clone()
         self._own_private = _cloned(self.private)
         self._counters = {n: b for n, b in classifier.named_buffers() if not b.is_floating_point()}
         self._own_counters = _cloned(self._counters)
+        self._fitting: ModelState | None = None
+        """The state that was looked at last and fits: it is laid once per client."""
 
     def lay(self, model: ModelState, private: Tensors | None = None) -> None:
         """Overwrite the bench with this state; where no head or no private part is given, the initial one is put back.
@@ -56,30 +61,27 @@ class Workbench:
         A calibrated head takes precedence.
         """
         head = {"weight": self.classifier.head.weight}
-        parts = [
-            (model.params, self.shared_params),
-            (model.buffers, self.shared_buffers),
-            (private or self._own_private, self.private),
-        ]
+        if model is not self._fitting:
+            _check_fits(model.params, self.shared_params)
+            _check_fits(model.buffers, self.shared_buffers)
+            _check_fits(model.head or head, head)
+            self._fitting = model
+        if private:
+            _check_fits(private, self.private)
+        _copy(self.shared_params, model.params)
+        _copy(self.shared_buffers, model.buffers)
+        _copy(self.private, private or self._own_private)
         if model.head is not None:
-            parts.append((model.head, head))
-        for given, mine in parts:
-            if fault := mismatch(given, mine):
-                raise ModelError(f"the model that was sent does not fit this client's: {fault}")
-            _copy(mine, given)
-        if model.head is None and not self.classifier.head.learned:
+            _copy(head, model.head)
+        elif not self.classifier.head.learned:
             _copy(head, {"weight": self._own_head})
         _copy(self._counters, self._own_counters)  # else they would count the clients that were here before
 
-    def set_training(self) -> None:
-        """Put every layer into training mode; `Module.train` itself would cost a tenth of a small client's round."""
-        if not all(layer.training for layer in self.classifier.modules()):
-            self.classifier.train()
-
-    @property
-    def may_draw(self) -> bool:
-        """Whether a layer may draw random numbers when it trains."""
-        return may_draw(self.classifier)
+    def set_training(self, training: bool = True) -> None:
+        """Put every layer into this mode; `Module.train` itself would cost a tenth of a small client's round."""
+        for layer in self._layers:
+            if layer.training is not training:
+                layer.training = training
 
     def head_of(self, model: ModelState) -> Tensor:
         """The head with which this state classifies, (C, l): calibrated, learned, or the bench's fixed one."""
@@ -94,9 +96,7 @@ class Workbench:
     def moved_from(self, model: ModelState) -> dict[str, Tensor]:
         """By how much the shared parameters on the bench differ from this model's."""
         with torch.no_grad():
-            moved = torch._foreach_sub(
-                list(self.shared_params.values()), [model.params[name] for name in self.shared_params]
-            )
+            moved = torch._foreach_sub([*self.shared_params.values()], [model.params[n] for n in self.shared_params])
         return dict(zip(self.shared_params, moved, strict=True))
 
     def read_private(self) -> dict[str, Tensor]:
@@ -111,6 +111,11 @@ class Workbench:
 def part_of(tensors: Mapping[str, Tensor], part: Part) -> dict[str, Tensor]:
     """Those of a classifier's tensors that belong to this part of it."""
     return {n: t for n, t in tensors.items() if part == "all" or n.startswith(f"{part}.")}
+
+
+def _check_fits(given: Tensors, mine: Tensors) -> None:
+    if fault := mismatch(given, mine):
+        raise ModelError(f"the model that was sent does not fit this client's: {fault}")
 
 
 def _copy(to: Mapping[str, Tensor], source: Tensors) -> None:
