@@ -14,6 +14,7 @@ from spherefed.messages import LEARNED_HEAD, ModelState
 from spherefed.nn.classifier import Classifier
 from spherefed.nn.encoders.norm import batch_layers
 from spherefed.nn.layers import may_draw
+from spherefed.nn.straight import straight
 from spherefed.tensors import Tensors, mismatch
 
 Part = Literal["all", "encoder", "head"]
@@ -37,18 +38,23 @@ class Workbench:
         }
         layers = batch_layers(classifier)
         kept = {f"{layer}.{name}" for layer in layers for name in ("running_mean", "running_var") if local_statistics}
-        self.shared_params = part_of(self.params, share)
+        # What is laid and read is the same memory, but no history for autograd.
+        values = {n: p.detach() for n, p in self.params.items()}
+        self.shared_params = part_of(values, share)
         self.shared_buffers = {n: b for n, b in part_of(self.buffers, share).items() if n not in kept}
         shared = {**self.shared_params, **self.shared_buffers}
-        self.private = {n: t for n, t in {**self.params, **self.buffers}.items() if n not in shared}
+        self.private = {n: t for n, t in {**values, **self.buffers}.items() if n not in shared}
         """What stays with the client: params and buffers that are not shared."""
+        self._head = {"weight": classifier.head.weight.detach()}
         self.device = classifier.head.weight.device
         self.smallest_batch = 2 if layers else 1
         """Fewest examples to train on at once: one example has no variance to be normalised by."""
+        self.scored = straight(classifier)
+        """Inputs → features and scores, for training."""
         self.may_draw = may_draw(classifier)
         """Whether a layer may draw random numbers when it trains."""
         self._layers = tuple(classifier.modules())
-        self._own_head = classifier.head.weight.detach().clone()
+        self._own_head = _cloned(self._head)
         self._own_private = _cloned(self.private)
         self._counters = {n: b for n, b in classifier.named_buffers() if not b.is_floating_point()}
         self._own_counters = _cloned(self._counters)
@@ -60,11 +66,10 @@ class Workbench:
 
         A calibrated head takes precedence.
         """
-        head = {"weight": self.classifier.head.weight}
         if model is not self._fitting:
             _check_fits(model.params, self.shared_params)
             _check_fits(model.buffers, self.shared_buffers)
-            _check_fits(model.head or head, head)
+            _check_fits(model.head or self._head, self._head)
             self._fitting = model
         if private:
             _check_fits(private, self.private)
@@ -72,9 +77,9 @@ class Workbench:
         _copy(self.shared_buffers, model.buffers)
         _copy(self.private, private or self._own_private)
         if model.head is not None:
-            _copy(head, model.head)
-        elif not self.classifier.head.learned:
-            _copy(head, {"weight": self._own_head})
+            _copy(self._head, model.head)
+        elif LEARNED_HEAD not in self.params:
+            _copy(self._head, self._own_head)
         _copy(self._counters, self._own_counters)  # else they would count the clients that were here before
 
     def set_training(self, training: bool = True) -> None:
@@ -87,7 +92,7 @@ class Workbench:
         """The head with which this state classifies, (C, l): calibrated, learned, or the bench's fixed one."""
         if model.head is not None:
             return model.head["weight"]
-        return model.params.get(LEARNED_HEAD, self._own_head)
+        return model.params.get(LEARNED_HEAD, self._own_head["weight"])
 
     def read(self) -> ModelState:
         """A copy of the shared part of what lies on the bench."""
@@ -95,8 +100,7 @@ class Workbench:
 
     def moved_from(self, model: ModelState) -> dict[str, Tensor]:
         """By how much the shared parameters on the bench differ from this model's."""
-        with torch.no_grad():
-            moved = torch._foreach_sub([*self.shared_params.values()], [model.params[n] for n in self.shared_params])
+        moved = torch._foreach_sub([*self.shared_params.values()], [model.params[n] for n in self.shared_params])
         return dict(zip(self.shared_params, moved, strict=True))
 
     def read_private(self) -> dict[str, Tensor]:
@@ -120,8 +124,7 @@ def _check_fits(given: Tensors, mine: Tensors) -> None:
 
 def _copy(to: Mapping[str, Tensor], source: Tensors) -> None:
     if to:
-        with torch.no_grad():
-            torch._foreach_copy_(list(to.values()), [source[name] for name in to])
+        torch._foreach_copy_([*to.values()], [source[name] for name in to])
 
 
 def _cloned(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
