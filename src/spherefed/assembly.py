@@ -88,6 +88,7 @@ class Assembly:
         """Right answers on the test set, which only the server has."""
         with one_thread():
             self.bench.lay(model)
+            self.bench.set_training(False)
             return count(self.bench.classifier, self.dataset.test, self.bench.device)
 
     def context(self, model: ModelState, round_index: int) -> Context:
