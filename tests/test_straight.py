@@ -27,7 +27,7 @@ class Doubled(nn.Linear):
     ("encoder", "dim"),
     [
         (Mlp(widths=(8, 5)).build((1, 4, 4)), 5),
-        (nn.Sequential(nn.Flatten(), nn.Sequential(nn.Linear(16, 6, bias=False), nn.Identity()), nn.ReLU()), 6),
+        (nn.Sequential(nn.Flatten(), nn.Sequential(nn.Linear(16, 6, bias=False), nn.ReLU())), 6),
         (nn.Sequential(nn.Flatten(), Doubled(16, 6)), 6),
         (nn.Sequential(nn.Flatten(), nn.Linear(16, 6), nn.Tanh()), 6),
     ],

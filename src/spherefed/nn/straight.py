@@ -41,16 +41,19 @@ def _functions(module: nn.Module) -> list[Function] | None:
     """None: there is a layer, or a hook, that only a call does justice to."""
     if module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks:
         return None
-    match module:
-        case nn.Sequential() if type(module) is nn.Sequential:  # subclasses may do anything
-            parts = [_functions(child) for child in module.children()]
-            return None if None in parts else [function for part in parts for function in part or ()]
-        case nn.Linear() if type(module) is nn.Linear:
-            return [partial(functional.linear, weight=module.weight, bias=module.bias)]
-        case nn.ReLU() if type(module) is nn.ReLU and not module.inplace:
-            return [torch.relu]
-        case nn.Flatten() if type(module) is nn.Flatten:
-            return [partial(torch.flatten, start_dim=module.start_dim, end_dim=module.end_dim)]
-        case nn.Identity() if type(module) is nn.Identity:
-            return []
+    if type(module) is nn.Sequential:
+        parts = [_functions(child) for child in module.children()]
+        return None if None in parts else [function for part in parts for function in part or ()]
+    function = _function(module)
+    return None if function is None else [function]
+
+
+def _function(layer: nn.Module) -> Function | None:
+    match layer:  # types are compared too, because subclasses may do anything
+        case nn.Linear() if type(layer) is nn.Linear:
+            return partial(functional.linear, weight=layer.weight, bias=layer.bias)
+        case nn.ReLU() if type(layer) is nn.ReLU and not layer.inplace:
+            return torch.relu
+        case nn.Flatten() if type(layer) is nn.Flatten:
+            return partial(torch.flatten, start_dim=layer.start_dim, end_dim=layer.end_dim)
     return None
