@@ -18,6 +18,7 @@ from spherefed.federation import Plan
 from spherefed.messages import ModelState
 from spherefed.nn.classifier import Classifier
 from spherefed.nn.encoders import has_batch_statistics
+from spherefed.nn.passes import check_bfloat16, check_compiler
 from spherefed.rng import Purpose, stream, torch_stream
 from spherefed.stacking import Stack
 from spherefed.tensors import one_thread
@@ -110,6 +111,10 @@ class Assembly:
 
 def assemble(experiment: Experiment, *, device: str = "cpu", data_root: str | None = None) -> Assembly:
     """Load, split, partition, build; everything random follows the experiment's seed."""
+    if experiment.precision == "bf16" and device == "cpu":
+        check_bfloat16()
+    if experiment.compile:
+        check_compiler()
     data = load_data(experiment, data_root)
     parts = split_data(experiment, data)
     bench = build_bench(experiment, data.input_shape, data.num_classes, device)
@@ -125,6 +130,8 @@ def build_bench(
         build_classifier(experiment, input_shape, num_classes, device),
         experiment.algorithm.share,
         local_statistics=policy == "local",
+        compile_for=experiment.local.batch_size if experiment.compile else None,
+        precision=experiment.precision,
     )
     if policy != "average" and not has_batch_statistics(bench.classifier):
         raise ConfigError(

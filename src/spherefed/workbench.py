@@ -14,7 +14,7 @@ from spherefed.messages import LEARNED_HEAD, ModelState
 from spherefed.nn.classifier import Classifier
 from spherefed.nn.encoders.norm import batch_layers
 from spherefed.nn.layers import may_draw
-from spherefed.nn.straight import straight
+from spherefed.nn.passes import Precision, training_pass
 from spherefed.tensors import Tensors, mismatch
 
 Part = Literal["all", "encoder", "head"]
@@ -24,10 +24,19 @@ Part = Literal["all", "encoder", "head"]
 class Workbench:
     """A classifier with its tensors by name: what is trained, what is averaged, and which of them are shared.
 
-    With `local_statistics` the running statistics of BatchNorm are not, whatever else is.
+    With `local_statistics` the running statistics of BatchNorm are not, whatever else is. `compile_for` and
+    `precision` say how it trains (`nn.passes`).
     """
 
-    def __init__(self, classifier: Classifier, share: Part = "all", *, local_statistics: bool = False) -> None:
+    def __init__(
+        self,
+        classifier: Classifier,
+        share: Part = "all",
+        *,
+        local_statistics: bool = False,
+        compile_for: int | None = None,
+        precision: Precision = "fp32",
+    ) -> None:
         if classifier.head.is_open:
             raise ModelError("the feature dimension is not known yet: call the model once before federating it")
         self.classifier = classifier
@@ -49,7 +58,7 @@ class Workbench:
         self.device = classifier.head.weight.device
         self.smallest_batch = 2 if layers else 1
         """Fewest examples to train on at once: one example has no variance to be normalised by."""
-        self.scored = straight(classifier)
+        self.scored = training_pass(classifier, compile_for=compile_for, precision=precision)
         """Inputs → features and scores, for training."""
         self.may_draw = may_draw(classifier)
         """Whether a layer may draw random numbers when it trains."""

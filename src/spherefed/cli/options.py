@@ -44,6 +44,25 @@ def engine_options(command: Callable[P, None]) -> Callable[P, None]:
     return with_engine
 
 
+def pace_options(command: Callable[P, None]) -> Callable[P, None]:
+    """--compile, --precision: short for settings of the experiment, because they change the rounding."""
+
+    @wraps(command)
+    def with_settings(*args: P.args, **kwargs: P.kwargs) -> None:
+        given: list[str] = ["compile=true"] if kwargs.pop("compile_") else []
+        if precision := kwargs.pop("precision"):
+            given.append(f"precision={precision}")
+        kwargs["settings"] = (*given, *kwargs["settings"])  # type: ignore[misc]
+        command(*args, **kwargs)
+
+    for option in (
+        click.option("--precision", type=click.Choice(["fp32", "bf16"]), help="Short for --set precision=…"),
+        click.option("--compile", "compile_", is_flag=True, help="Short for --set compile=true."),
+    ):
+        with_settings = option(with_settings)
+    return with_settings
+
+
 def comparison_options(command: Callable[P, None]) -> Callable[P, None]:
     """--set, --tuned, --out, --resume, of commands that run several methods."""
     for option in (
