@@ -20,7 +20,6 @@ from spherefed.nn.heads import Learned
 from spherefed.runner import InProcess, load, run_to_end
 from spherefed.training import LocalTraining
 
-
 # Torch's own compiler uses what torch deprecates.
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")
 

@@ -18,6 +18,7 @@ from spherefed.federation import Plan
 from spherefed.messages import ModelState
 from spherefed.nn.classifier import Classifier
 from spherefed.nn.encoders import has_batch_statistics
+from spherefed.nn.layers import likes_channels_last
 from spherefed.nn.passes import check_bfloat16, check_compiler
 from spherefed.rng import Purpose, stream, torch_stream
 from spherefed.stacking import Stack
@@ -160,6 +161,8 @@ def build_classifier(
             raise ModelError(f"encoder {model.encoder.kind!r} cannot read inputs of {input_shape}: {error}") from error
     head = model.head.build(num_classes, features.shape[1], experiment.seed)
     classifier = Classifier(encoder, head, num_classes=num_classes, normalize=model.normalize)
+    if likes_channels_last(encoder):
+        classifier.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return on_device(classifier, device)
 
 

@@ -120,6 +120,8 @@ def load(run_directory: str | Path, client: int | None = None) -> Classifier:
         raise RunError(f"{path} has clients 0 to {experiment.partition.clients - 1}, not {client}")
     memory = directory.memory().load(client, before=experiment.rounds) if client is not None else None
     bench.lay(model, under("private", memory) if memory else None)
+    # Laid out as everybody expects it: files of tensors, among others, take no other layout.
+    bench.classifier.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
     return bench.classifier.eval()
 
 

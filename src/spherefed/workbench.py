@@ -110,7 +110,7 @@ class Workbench:
     def moved_from(self, model: ModelState) -> dict[str, Tensor]:
         """By how much the shared parameters on the bench differ from this model's."""
         moved = torch._foreach_sub([*self.shared_params.values()], [model.params[n] for n in self.shared_params])
-        return dict(zip(self.shared_params, moved, strict=True))
+        return {name: tensor.contiguous() for name, tensor in zip(self.shared_params, moved, strict=True)}
 
     def read_private(self) -> dict[str, Tensor]:
         """A copy of the part that is not shared."""
@@ -137,4 +137,5 @@ def _copy(to: Mapping[str, Tensor], source: Tensors) -> None:
 
 
 def _cloned(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: tensor.detach().clone() for name, tensor in tensors.items()}
+    """As they travel: row by row, whatever the layout in which they are worked on."""
+    return {name: t.detach().clone(memory_format=torch.contiguous_format) for name, t in tensors.items()}
