@@ -65,9 +65,9 @@ class Bare:
 class Ours:
     """`spherefed.runner.run` as anybody calls it, with its run directory, its lines and its checkpoints."""
 
-    def __init__(self, experiment: Experiment, folder: Path, *, workers: int = 0) -> None:
+    def __init__(self, experiment: Experiment, folder: Path, **engine: int) -> None:
         self._experiment = experiment
-        self._engine = Engine(workers=workers)
+        self._engine = Engine(**engine)  # type: ignore[arg-type]
         self._folder = folder
 
     def rounds(self) -> Iterator[None]:
@@ -90,5 +90,11 @@ def contestant(name: str, experiment: Experiment, folder: Path) -> Bare | Ours:
             return Ours(experiment, folder, workers=int(number))
         case ["stacked", size]:
             return Ours(replace(experiment, stack=int(size)), folder)
+        case ["checkpoint", number]:
+            return Ours(experiment, folder, checkpoint_every=int(number))
+        case ["compile"]:
+            return Ours(replace(experiment, compile=True), folder)
+        case ["bf16"]:
+            return Ours(replace(experiment, precision="bf16"), folder)
         case _:
             raise ValueError(f"no contestant {name!r}")
