@@ -88,13 +88,10 @@ def contestant(name: str, experiment: Experiment, folder: Path) -> Bare | Ours:
             return Ours(experiment, folder)
         case ["workers", number]:
             return Ours(experiment, folder, workers=int(number))
-        case ["stacked", size]:
-            return Ours(replace(experiment, stack=int(size)), folder)
         case ["checkpoint", number]:
             return Ours(experiment, folder, checkpoint_every=int(number))
-        case ["compile"]:
-            return Ours(replace(experiment, compile=True), folder)
-        case ["bf16"]:
-            return Ours(replace(experiment, precision="bf16"), folder)
+        case ["stacked" | "compile" | "bf16", *size]:
+            change = {"compile": {"compile": True}, "bf16": {"precision": "bf16"}}.get(name)
+            return Ours(replace(experiment, **(change or {"stack": int(size[0])})), folder)
         case _:
             raise ValueError(f"no contestant {name!r}")
