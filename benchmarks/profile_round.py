@@ -1,0 +1,115 @@
+"""Where a round of the overhead-bound workload spends its CPU time, part by part, next to a bare loop.
+
+python benchmarks/profile_round.py --repetitions 100
+
+A part's share is what a round saves when that part is replaced by nothing, turn by turn in one run: profilers distort
+work that consists of many short calls. Parts overlap a little and what follows a part finds other things in the caches,
+so they need not add up.
+"""
+
+import argparse
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+from contestants import Bare, Ours
+from workloads import overhead_bound
+
+from spherefed import admission, algorithms, assembly, client, messages, runs, training, workbench
+from spherefed.data.examples import Examples
+
+NUM_ROUNDS = 1_000_000
+"""More than anybody waits for."""
+
+
+class _NoConsistency:
+    def __init__(self, head: object) -> None: ...
+    def add(self, delta: object) -> None: ...
+    def summary(self) -> None: ...
+
+
+def parts() -> dict[str, list[tuple[Any, str, Any]]]:
+    """What is replaced by what, by the name of the part."""
+    rng = np.random.default_rng(0)
+    trained = training.Trained(1, 0.5)
+    held: dict[str, Any] = {}
+
+    def no_gradient(value: object, weights: tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
+        return held.setdefault("gradient", [torch.zeros_like(w) for w in weights])  # type: ignore[no-any-return]
+
+    def one_batch(self: Examples, *_: object, **__: object) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        yield held.setdefault(f"batch {len(self)}", (torch.zeros(len(self), 1, 8, 8), torch.arange(len(self)) % 10))
+
+    return {
+        "nothing": [],
+        "all of the clients' training": [(client, "train", lambda *_, **__: trained)],
+        "… backward": [(training, "_gradient", no_gradient)],
+        "… batches": [(Examples, "epoch", one_batch)],
+        "random streams": [(client, "stream", lambda *_: rng)],
+        "laying the model on the bench": [(workbench.Workbench, "lay", lambda *_: None)],
+        "admission": [(admission, "_fault", lambda *_: None)],
+        "weighing the traffic": [(messages.Traffic, "received", lambda *_: None)],
+        "Eq. 2 and 3": [(algorithms, "Consistency", _NoConsistency)],
+        "evaluation": [(assembly.Assembly, "global_accuracy", lambda *_: 0.5)],
+        "the round's line": [(runs.RunDirectory, "append_round", lambda *_: None)],
+        "checkpoint": [(runs.RunDirectory, "save_checkpoint", lambda *_: None)],
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repetitions", type=int, default=100)
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    workload = overhead_bound()
+    with tempfile.TemporaryDirectory() as folder:
+        bare = Bare(replace(workload.experiment, rounds=12 * given.repetitions), Path(folder)).rounds()
+        ours = Ours(replace(workload.experiment, rounds=NUM_ROUNDS), Path(folder) / "run").rounds()
+        for _ in range(workload.warm_up):
+            next(bare), next(ours)
+        seconds: dict[str, list[float]] = {name: [] for name in parts()}
+        bares = []
+        for _ in range(given.repetitions):
+            bares.append(_timed(lambda: next(bare)))
+            for name, replaced in parts().items():
+                with _patched(replaced):
+                    seconds[name].append(_timed(lambda: next(ours)))
+        ours.close()  # type: ignore[attr-defined]
+    whole = seconds.pop("nothing")
+    print(f"| part of a round | CPU, ms | of {1e3 * median(whole):.2f} |\n|---|---|---|")
+    for name, without in seconds.items():
+        saved = median(a - b for a, b in zip(whole, without, strict=True))
+        print(f"| {name} | {1e3 * saved:.2f} | {saved / median(whole):.0%} |")
+    ratio = median(a / b for a, b in zip(whole, bares, strict=True))
+    print(f"\na bare loop takes {1e3 * median(bares):.2f} ms a round; the ratio is {ratio:.2f}")
+    print(f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
+
+
+@contextmanager
+def _patched(replaced: list[tuple[Any, str, Any]]) -> Iterator[None]:
+    before = [(owner, name, getattr(owner, name)) for owner, name, _ in replaced]
+    for owner, name, value in replaced:
+        setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        for owner, name, value in before:
+            setattr(owner, name, value)
+
+
+def _timed(work: Callable[[], object]) -> float:
+    began = time.process_time()
+    work()
+    return time.process_time() - began
+
+
+if __name__ == "__main__":
+    main()
