@@ -117,9 +117,8 @@ def main() -> None:
         print(f"| {name} | {1e3 * saved:.2f} | {saved / median(whole):.0%} |")
     ratio = median(a / b for a, b in zip(whole, bares, strict=True))
     lowest = median(a / b for a, b in zip(floors, bares, strict=True))
-    print(
-        f"\na bare loop takes {1e3 * median(bares):.2f} ms a round; the ratio is {ratio:.2f}, of steps alone {lowest:.2f}"
-    )
+    took = f"{1e3 * median(bares):.2f} ms"
+    print(f"\na bare loop takes {took}; the ratio to it is {ratio:.2f}, of steps alone {lowest:.2f}")
     print(f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
 
 
