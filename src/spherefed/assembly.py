@@ -161,7 +161,7 @@ def build_classifier(
             raise ModelError(f"encoder {model.encoder.kind!r} cannot read inputs of {input_shape}: {error}") from error
     head = model.head.build(num_classes, features.shape[1], experiment.seed)
     classifier = Classifier(encoder, head, num_classes=num_classes, normalize=model.normalize)
-    if likes_channels_last(encoder):
+    if experiment.compile or likes_channels_last(encoder):  # compiled convolutions give gradients laid out like that
         classifier.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return on_device(classifier, device)
 
