@@ -1,6 +1,7 @@
 """The plainest fast PyTorch loop: one module, one `torch.optim.SGD` per client, weighted state dicts."""
 
 import sys
+from collections.abc import Iterator
 
 import torch
 from material import Material
@@ -8,8 +9,8 @@ from torch.nn import functional
 from turns import Lap, serve
 
 
-def play(m: Material, lap: Lap) -> float:
-    net = m.fresh()
+def rounds(m: Material, net: torch.nn.Module) -> Iterator[None]:
+    """Resumed once per round; the trained model is in the net."""
     torch.manual_seed(123)
     data = [m.client(number) for number in range(len(m.parts))]
     model = {name: tensor.clone() for name, tensor in net.state_dict().items()}
@@ -32,6 +33,12 @@ def play(m: Material, lap: Lap) -> float:
         model = total
         net.load_state_dict(model)
         m.num_correct(net)
+        yield
+
+
+def play(m: Material, lap: Lap) -> float:
+    net = m.fresh()
+    for _ in rounds(m, net):
         lap()
     return m.training_loss(net)
 

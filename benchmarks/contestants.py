@@ -32,7 +32,11 @@ OWN = {
     "default": Mode(),
     "stacked 5": Mode(experiment={"stack": 5}),
     "stacked 10": Mode(experiment={"stack": 10}),
+    "checkpoint 100": Mode(engine={"checkpoint_every": 100}),
+    "workers 1": Mode(engine={"workers": 1}),
     "workers 2": Mode(engine={"workers": 2}),
+    "compile": Mode(experiment={"compile": True}),
+    "bf16": Mode(experiment={"precision": "bf16"}),
 }
 PEERS = {"pfl": "pfl-research", "fedlab": "FedLab", "fluke": "fluke", "flower": "Flower (Ray)"}
 """Other libraries, with what the tables call them: each is run by benchmarks/peers/run_NAME.py."""

@@ -29,9 +29,6 @@ def experiment(folder: Path) -> Experiment:
     )
 
 
-EVERY_ROUND = runner.Engine(checkpoint_every=1)
-
-
 def die(*_: Any, **__: Any) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -49,14 +46,14 @@ def at_call(number: int, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def between_rounds(folder: Path) -> None:
-    for progress in runner.run(experiment(folder), folder / "between", engine=EVERY_ROUND):
+    for progress in runner.run(experiment(folder), folder / "between"):
         if progress.index == 9:
             die()
 
 
 def in_mid_round(folder: Path) -> None:
     client.train = at_call(10 * 3 + 2, client.train)
-    runner.run_to_end(experiment(folder), folder / "mid-round", engine=EVERY_ROUND)
+    runner.run_to_end(experiment(folder), folder / "mid-round")
 
 
 def between_checkpoints(folder: Path) -> None:
@@ -71,7 +68,7 @@ def before_the_first_checkpoint(folder: Path) -> None:
 
 def before_a_checkpoint_is_in_place(folder: Path) -> None:
     runs.write_tensors = at_call(1 + 13, runs.write_tensors)  # the first call writes the partition
-    runner.run_to_end(experiment(folder), folder / "torn", engine=EVERY_ROUND)
+    runner.run_to_end(experiment(folder), folder / "torn")
 
 
 def while_finishing(folder: Path) -> None:

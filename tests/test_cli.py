@@ -54,6 +54,30 @@ def test_help_of_every_command_shows_an_example(spherefed: Command) -> None:
         assert f"spherefed {name}" in shown.split("Examples:")[1]
 
 
+def test_a_run_imports_nothing_that_it_does_not_need(tmp_path: Path) -> None:
+    code = f"""
+import sys
+from pathlib import Path
+from spherefed.recipes import RECIPES
+from spherefed.runner import run
+rounds = run(RECIPES["digits"](), Path({str(tmp_path / "run")!r}))
+next(rounds)
+rounds.close()
+print(*{{"matplotlib", "sklearn", "scipy", "sympy", "torch._dynamo", "torch._inductor"}} & sys.modules.keys())
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ended.stdout.split() == []
+
+
+def test_pace_options_are_short_for_settings(spherefed: Command) -> None:
+    # Batches of 4,096 are never full, so nothing is compiled.
+    settings = [*SMALL, "--set", "local.batch_size=4096"]
+    short = spherefed("run", "digits", "--compile", "--precision", "fp32", "--out", "short", *settings)
+    assert short.returncode == 0, short.stderr
+    written = json.loads(Path("short/experiment.json").read_text(encoding="utf-8"))
+    assert (written["compile"], written["precision"]) == (True, "fp32")
+
+
 def test_help_does_not_import_torch() -> None:
     code = "import sys, spherefed.cli; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

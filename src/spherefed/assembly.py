@@ -18,6 +18,8 @@ from spherefed.federation import Plan
 from spherefed.messages import ModelState
 from spherefed.nn.classifier import Classifier
 from spherefed.nn.encoders import has_batch_statistics
+from spherefed.nn.layers import likes_channels_last
+from spherefed.nn.passes import check_bfloat16, check_compiler
 from spherefed.rng import Purpose, stream, torch_stream
 from spherefed.stacking import Stack
 from spherefed.tensors import one_thread
@@ -88,6 +90,7 @@ class Assembly:
         """Right answers on the test set, which only the server has."""
         with one_thread():
             self.bench.lay(model)
+            self.bench.set_training(False)
             return count(self.bench.classifier, self.dataset.test, self.bench.device)
 
     def context(self, model: ModelState, round_index: int) -> Context:
@@ -115,6 +118,10 @@ class Assembly:
 
 def assemble(experiment: Experiment, *, device: str = "cpu", data_root: str | None = None) -> Assembly:
     """Load, split, partition, build; everything random follows the experiment's seed."""
+    if experiment.precision == "bf16" and device == "cpu":
+        check_bfloat16()
+    if experiment.compile:
+        check_compiler()
     data = load_data(experiment, data_root)
     parts = split_data(experiment, data)
     bench = build_bench(experiment, data.input_shape, data.num_classes, device)
@@ -130,6 +137,8 @@ def build_bench(
         build_classifier(experiment, input_shape, num_classes, device),
         experiment.algorithm.share,
         local_statistics=policy == "local",
+        compile_for=experiment.local.batch_size if experiment.compile else None,
+        precision=experiment.precision,
     )
     if policy != "average" and not has_batch_statistics(bench.classifier):
         raise ConfigError(
@@ -158,6 +167,8 @@ def build_classifier(
             raise ModelError(f"encoder {model.encoder.kind!r} cannot read inputs of {input_shape}: {error}") from error
     head = model.head.build(num_classes, features.shape[1], experiment.seed)
     classifier = Classifier(encoder, head, num_classes=num_classes, normalize=model.normalize)
+    if experiment.compile or likes_channels_last(encoder):  # compiled convolutions give gradients laid out like that
+        classifier.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return on_device(classifier, device)
 
 

@@ -147,6 +147,7 @@ class Client:
     def _evaluate(self, request: Evaluate) -> EvaluateReply:
         if request.personalize:
             self._personalize(request)
+        self.bench.set_training(False)
         counts = count(self.bench.classifier, self.held_out, self.bench.device)
         return EvaluateReply(self.id, request.round, num_examples=counts.total, correct=counts.correct)
 

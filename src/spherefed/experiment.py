@@ -21,6 +21,7 @@ from spherefed.errors import ConfigError
 from spherefed.losses import CrossEntropy, Loss
 from spherefed.nn.encoders import Encoder, Mlp
 from spherefed.nn.heads import Head, Learned
+from spherefed.nn.passes import Precision
 from spherefed.personalization import BlendedFfc, Personalization
 from spherefed.schedules import Cosine, Schedule
 from spherefed.schema import from_plain, nearest, to_plain, with_path
@@ -114,6 +115,10 @@ class Experiment:
     stack: int = 0
     """Clients that train as one computation, so many in the order they are asked: faster where models are small, equal
     up to rounding; 0: one by one."""
+    compile: bool = False
+    """Train through torch.compile: faster where models are large, equal up to rounding; needs a C++ compiler."""
+    precision: Precision = "fp32"
+    """Of products and convolutions in training. bf16: weights stay float32; only faster where the processor has it."""
 
     deadline: float | None = None
     """Seconds after which a client that lives elsewhere is not waited for any longer; none: no limit."""
@@ -166,6 +171,9 @@ class Experiment:
             raise ConfigError(f"stack must not be negative, got {self.stack}")
         if self.stack and (self.algorithm.keeps_memory or self.local.head_epochs):
             which = "local.head_epochs" if self.local.head_epochs else "an algorithm whose clients remember"
+            raise ConfigError(f"stack = {self.stack} does not go with {which}; use stack = 0")
+        if self.stack and (self.compile or self.precision != "fp32"):
+            which = "compile = true" if self.compile else f"precision = {self.precision!r}"
             raise ConfigError(f"stack = {self.stack} does not go with {which}; use stack = 0")
 
     def _check_parts(self) -> None:

@@ -42,12 +42,11 @@ class Engine:
     device: str = "cpu"
     data_root: str | None = None
     """Where data sets lie; None: the environment's choice."""
-    checkpoint_every: int | None = None
-    """Rounds between checkpoints; None: as many as pass in a second, so that short rounds do not wait for the disk and
-    a killed run repeats no more than that."""
+    checkpoint_every: int = 1
+    """Rounds between checkpoints; more, where rounds are so short that the disk is felt."""
 
     def __post_init__(self) -> None:
-        if self.workers < 0 or (self.checkpoint_every is not None and self.checkpoint_every < 1):
+        if self.workers < 0 or self.checkpoint_every < 1:
             raise ConfigError(
                 f"workers must not be negative and checkpoint_every at least 1, "
                 f"got {self.workers} and {self.checkpoint_every}"
@@ -108,7 +107,7 @@ def run_assembled(
     out: Path,
     *,
     surroundings: Mapping[str, Any],
-    checkpoint_every: int | None = 1,
+    checkpoint_every: int = 1,
     resume: bool = False,
     trained: Path | None = None,
 ) -> Iterator[Progress]:
@@ -158,6 +157,8 @@ def load(run_directory: str | Path, client: int | None = None) -> Classifier:
         raise RunError(f"{path} has clients 0 to {experiment.partition.clients - 1}, not {client}")
     memory = directory.memory().load(client, before=experiment.rounds) if client is not None else None
     bench.lay(model, under("private", memory) if memory else None)
+    # Laid out as everybody expects it: files of tensors, among others, take no other layout.
+    bench.classifier.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
     return bench.classifier.eval()
 
 
@@ -183,11 +184,11 @@ class _Finished:
 
 
 def _rounds(
-    assembly: Assembly, fleet: Fleet, directory: RunDirectory, start: Checkpoint, checkpoint_every: int | None
+    assembly: Assembly, fleet: Fleet, directory: RunDirectory, start: Checkpoint, checkpoint_every: int
 ) -> Generator[_Finished]:
     experiment = assembly.experiment
     unsaved: Checkpoint | None = None
-    began = saved = time.perf_counter()
+    began = time.perf_counter()
     try:
         for done, calibrated in _calibrated_rounds(assembly, fleet, start):
             last = done.index + 1 == experiment.rounds
@@ -202,9 +203,9 @@ def _rounds(
             directory.append_round(line | {"seconds": now - began}, [asdict(r) for r in refused])
             began = now
             unsaved = Checkpoint(done.index + 1, model, done.memory)
-            if last or (now - saved >= 1 if checkpoint_every is None else (done.index + 1) % checkpoint_every == 0):
+            if last or (done.index + 1) % checkpoint_every == 0:
                 directory.save_checkpoint(unsaved)
-                unsaved, saved = None, now
+                unsaved = None
             yield _Finished(model, Progress(done.index, experiment.rounds, done.loss, accuracy))
     finally:
         if unsaved is not None:

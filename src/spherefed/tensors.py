@@ -4,8 +4,7 @@ Knows nothing of learning: sizes, digests, and the one-thread scope in which eve
 """
 
 import hashlib
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from math import isfinite
 
 import torch
@@ -70,17 +69,19 @@ class WeightedSum:
         return self._sums
 
 
-@contextmanager
-def one_thread() -> Iterator[None]:
+class one_thread:  # noqa: N801 - used as a function is; a generator would cost five times as much to enter
     """Run on one thread, so that sums come out in the same order everywhere; the caller's setting is put back."""
-    before = torch.get_num_threads()
-    if before != 1:
-        torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        if before != 1:
-            torch.set_num_threads(before)
+
+    __slots__ = ("_before",)
+
+    def __enter__(self) -> None:
+        self._before = torch.get_num_threads()
+        if self._before != 1:
+            torch.set_num_threads(1)
+
+    def __exit__(self, *_: object) -> None:
+        if self._before != 1:
+            torch.set_num_threads(self._before)
 
 
 def mismatch(given: Tensors, expected: Tensors) -> str | None:
@@ -103,9 +104,11 @@ def mismatch(given: Tensors, expected: Tensors) -> str | None:
 
 def non_finite(tensors: Tensors) -> str | None:
     """The name of the first tensor that holds a NaN or an infinity, or None."""
+    if not tensors:
+        return None
     floats = {name: tensor for name, tensor in tensors.items() if tensor.is_floating_point()}
     # NaN and infinity survive a sum, or become NaN, and few numbers are cheaper to look at than many; finite tensors
     # whose sum overflows are told apart by the second look.
-    if isfinite(sum(tensor.sum().item() for tensor in floats.values())):
+    if isfinite(sum([tensor.sum().item() for tensor in floats.values()])):
         return None
     return next((name for name, tensor in floats.items() if not bool(tensor.isfinite().all())), None)

@@ -4,6 +4,7 @@ The arithmetic is torch.optim.SGD's to the bit; its object is not used because m
 client's whole round.
 """
 
+import functools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from math import isfinite
@@ -84,7 +85,6 @@ def train(
     the tensors to train, by default all; the others keep their values, though running statistics still follow the data.
     With BatchNorm no batch has fewer than two examples (`Examples.epoch`), so one example alone gives no step.
     """
-    classifier, trained = bench.classifier, bench.params if params is None else params
     seen: list[tuple[Tensor, int]] = []
 
     def objectives() -> Iterator[Objective]:
@@ -92,15 +92,16 @@ def train(
             for inputs, labels in examples.epoch(
                 local.batch_size, order, augment=augment, device=bench.device, smallest=bench.smallest_batch
             ):
-                features = classifier.features(inputs)
-                value = loss(classifier.head(features), labels)
-                seen.append((value.detach(), len(labels)))
+                features, scores = bench.scored(inputs)
+                value = loss(scores, labels)
+                seen.append((value.detach(), labels.shape[0]))
                 yield (value if bend.penalty is None else value + bend.penalty(inputs, features)), None
 
     bench.set_training()
+    trained = bench.params if params is None else params
     descend(trained, objectives(), local=local, lr=lr, prox_mu=prox_mu, anchor=anchor, linear=bend.linear)
     # Read at the end: no device waits in mid-work.
-    loss_sum, num_seen = sum(float(v) * n for v, n in seen), sum(n for _, n in seen)
+    loss_sum, num_seen = sum([v.item() * n for v, n in seen]), sum([n for _, n in seen])
     return Trained(len(seen), loss_sum / max(num_seen, 1))
 
 
@@ -146,13 +147,22 @@ def descend(
         torch._foreach_add_(values, velocity, alpha=-lr)
 
 
-def _gradient(value: Tensor, weights: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+def _gradient(value: Tensor, weights: tuple[Tensor, ...]) -> list[Tensor]:
     """torch.autograd.grad, zero for weights that had no part in the value, without checks that cost half a pass."""
-    run_backward = torch.autograd.Variable._execution_engine.run_backward
-    found: tuple[Tensor | None, ...] = run_backward(
-        (value,), (torch.ones_like(value),), False, False, weights, allow_unreachable=True, accumulate_grad=False
+    one = _one(value.dtype, value.device)
+    found: tuple[Tensor | None, ...] = _run_backward(
+        (value,), (one,), False, False, weights, allow_unreachable=True, accumulate_grad=False
     )
-    return tuple(torch.zeros_like(w) if g is None else g for g, w in zip(found, weights, strict=True))
+    return [torch.zeros_like(w) if g is None else g for g, w in zip(found, weights, strict=True)]
+
+
+_run_backward = torch.autograd.Variable._execution_engine.run_backward
+
+
+@functools.cache
+def _one(dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Where a gradient starts: d value / d value."""
+    return torch.ones((), dtype=dtype, device=device)
 
 
 def phases(local: LocalTraining, bench: Workbench) -> list[tuple[LocalTraining, Tensors]]:

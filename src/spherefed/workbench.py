@@ -14,6 +14,7 @@ from spherefed.messages import LEARNED_HEAD, ModelState
 from spherefed.nn.classifier import Classifier
 from spherefed.nn.encoders.norm import batch_layers
 from spherefed.nn.layers import may_draw
+from spherefed.nn.passes import Precision, training_pass
 from spherefed.tensors import Tensors, mismatch
 
 Part = Literal["all", "encoder", "head"]
@@ -23,10 +24,19 @@ Part = Literal["all", "encoder", "head"]
 class Workbench:
     """A classifier with its tensors by name: what is trained, what is averaged, and which of them are shared.
 
-    With `local_statistics` the running statistics of BatchNorm are not, whatever else is.
+    With `local_statistics` the running statistics of BatchNorm are not, whatever else is. `compile_for` and
+    `precision` say how it trains (`nn.passes`).
     """
 
-    def __init__(self, classifier: Classifier, share: Part = "all", *, local_statistics: bool = False) -> None:
+    def __init__(
+        self,
+        classifier: Classifier,
+        share: Part = "all",
+        *,
+        local_statistics: bool = False,
+        compile_for: int | None = None,
+        precision: Precision = "fp32",
+    ) -> None:
         if classifier.head.is_open:
             raise ModelError("the feature dimension is not known yet: call the model once before federating it")
         self.classifier = classifier
@@ -37,27 +47,37 @@ class Workbench:
         }
         layers = batch_layers(classifier)
         kept = {f"{layer}.{name}" for layer in layers for name in ("running_mean", "running_var") if local_statistics}
-        self.shared_params = part_of(self.params, share)
+        # What is laid and read is the same memory, but no history for autograd.
+        values = {n: p.detach() for n, p in self.params.items()}
+        self.shared_params = part_of(values, share)
         self.shared_buffers = {n: b for n, b in part_of(self.buffers, share).items() if n not in kept}
         shared = {**self.shared_params, **self.shared_buffers}
-        self.private = {n: t for n, t in {**self.params, **self.buffers}.items() if n not in shared}
+        self.private = {n: t for n, t in {**values, **self.buffers}.items() if n not in shared}
         """What stays with the client: params and buffers that are not shared."""
+        self._head = {"weight": classifier.head.weight.detach()}
         self.device = classifier.head.weight.device
         self.smallest_batch = 2 if layers else 1
         """Fewest examples to train on at once: one example has no variance to be normalised by."""
-        self._own_head = classifier.head.weight.detach().clone()
+        self.scored = training_pass(classifier, compile_for=compile_for, precision=precision)
+        """Inputs → features and scores, for training."""
+        self.may_draw = may_draw(classifier)
+        """Whether a layer may draw random numbers when it trains."""
+        self._layers = tuple(classifier.modules())
+        self._own_head = _cloned(self._head)
         self._own_private = _cloned(self.private)
         self._counters = {n: b for n, b in classifier.named_buffers() if not b.is_floating_point()}
         self._own_counters = _cloned(self._counters)
+        self._fitting: ModelState | None = None
+        """The state that was looked at last and fits: it is laid once per client."""
 
     def derived(self) -> dict[str, Tensor]:
         """What a bench has without being sent it: the initial head and the initial private part, by prefixed names."""
         private = {f"private.{name}": tensor for name, tensor in self._own_private.items()}
-        return _cloned({"head": self._own_head, **private})
+        return _cloned({"head": self._own_head["weight"], **private})
 
     def adopt(self, derived: Tensors) -> None:
         """Take over what another bench of the same experiment derived."""
-        _copy({"head": self._own_head}, derived)
+        _copy({"head": self._own_head["weight"]}, derived)
         _copy({f"private.{name}": tensor for name, tensor in self._own_private.items()}, derived)
 
     def lay(self, model: ModelState, private: Tensors | None = None) -> None:
@@ -65,37 +85,33 @@ class Workbench:
 
         A calibrated head takes precedence.
         """
-        head = {"weight": self.classifier.head.weight}
-        parts = [
-            (model.params, self.shared_params),
-            (model.buffers, self.shared_buffers),
-            (private or self._own_private, self.private),
-        ]
+        if model is not self._fitting:
+            _check_fits(model.params, self.shared_params)
+            _check_fits(model.buffers, self.shared_buffers)
+            _check_fits(model.head or self._head, self._head)
+            self._fitting = model
+        if private:
+            _check_fits(private, self.private)
+        _copy(self.shared_params, model.params)
+        _copy(self.shared_buffers, model.buffers)
+        _copy(self.private, private or self._own_private)
         if model.head is not None:
-            parts.append((model.head, head))
-        for given, mine in parts:
-            if fault := mismatch(given, mine):
-                raise ModelError(f"the model that was sent does not fit this client's: {fault}")
-            _copy(mine, given)
-        if model.head is None and not self.classifier.head.learned:
-            _copy(head, {"weight": self._own_head})
+            _copy(self._head, model.head)
+        elif LEARNED_HEAD not in self.params:
+            _copy(self._head, self._own_head)
         _copy(self._counters, self._own_counters)  # else they would count the clients that were here before
 
-    def set_training(self) -> None:
-        """Put every layer into training mode; `Module.train` itself would cost a tenth of a small client's round."""
-        if not all(layer.training for layer in self.classifier.modules()):
-            self.classifier.train()
-
-    @property
-    def may_draw(self) -> bool:
-        """Whether a layer may draw random numbers when it trains."""
-        return may_draw(self.classifier)
+    def set_training(self, training: bool = True) -> None:
+        """Put every layer into this mode; `Module.train` itself would cost a tenth of a small client's round."""
+        for layer in self._layers:
+            if layer.training is not training:
+                layer.training = training
 
     def head_of(self, model: ModelState) -> Tensor:
         """The head with which this state classifies, (C, l): calibrated, learned, or the bench's fixed one."""
         if model.head is not None:
             return model.head["weight"]
-        return model.params.get(LEARNED_HEAD, self._own_head)
+        return model.params.get(LEARNED_HEAD, self._own_head["weight"])
 
     def read(self) -> ModelState:
         """A copy of the shared part of what lies on the bench."""
@@ -103,11 +119,8 @@ class Workbench:
 
     def moved_from(self, model: ModelState) -> dict[str, Tensor]:
         """By how much the shared parameters on the bench differ from this model's."""
-        with torch.no_grad():
-            moved = torch._foreach_sub(
-                list(self.shared_params.values()), [model.params[name] for name in self.shared_params]
-            )
-        return dict(zip(self.shared_params, moved, strict=True))
+        moved = torch._foreach_sub([*self.shared_params.values()], [model.params[n] for n in self.shared_params])
+        return {name: tensor.contiguous() for name, tensor in zip(self.shared_params, moved, strict=True)}
 
     def read_private(self) -> dict[str, Tensor]:
         """A copy of the part that is not shared."""
@@ -123,11 +136,16 @@ def part_of(tensors: Mapping[str, Tensor], part: Part) -> dict[str, Tensor]:
     return {n: t for n, t in tensors.items() if part == "all" or n.startswith(f"{part}.")}
 
 
+def _check_fits(given: Tensors, mine: Tensors) -> None:
+    if fault := mismatch(given, mine):
+        raise ModelError(f"the model that was sent does not fit this client's: {fault}")
+
+
 def _copy(to: Mapping[str, Tensor], source: Tensors) -> None:
     if to:
-        with torch.no_grad():
-            torch._foreach_copy_(list(to.values()), [source[name] for name in to])
+        torch._foreach_copy_([*to.values()], [source[name] for name in to])
 
 
 def _cloned(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: tensor.detach().clone() for name, tensor in tensors.items()}
+    """As they travel: row by row, whatever the layout in which they are worked on."""
+    return {name: t.detach().clone(memory_format=torch.contiguous_format) for name, t in tensors.items()}

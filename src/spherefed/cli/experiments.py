@@ -5,7 +5,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from spherefed.cli.options import DATA_ROOT, SET, comparison_options, engine_options, example, find_experiment
+from spherefed.cli.options import (
+    DATA_ROOT,
+    SET,
+    comparison_options,
+    engine_options,
+    example,
+    find_experiment,
+    pace_options,
+)
 from spherefed.cli.output import print_summary, resumable, show_progress
 from spherefed.cli.settings import (
     note_untuned,
@@ -36,6 +44,7 @@ OVERLAY_NAMES = "ffc, ffc-gcv, ccvr, oracle, babu, spherefed; separated by comma
 @click.option("--out", type=click.Path(path_type=Path), help="The run directory; default: runs/NAME-seedS-DIGEST.")
 @click.option("--resume", is_flag=True, help="Go on with an interrupted run.")
 @engine_options
+@pace_options
 def run(experiment: str, settings: tuple[str, ...], out: Path | None, resume: bool, engine: "Engine") -> None:
     """Run one EXPERIMENT: a recipe by name, a TOML or JSON file, or an earlier run directory."""
     from spherefed import runner
@@ -63,6 +72,7 @@ def run(experiment: str, settings: tuple[str, ...], out: Path | None, resume: bo
 @click.option("--seeds", type=click.IntRange(1), default=5, show_default=True)
 @comparison_options
 @engine_options
+@pace_options
 def compare(
     experiment: str,
     base: str,

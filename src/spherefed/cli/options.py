@@ -25,7 +25,7 @@ def engine_options(command: Callable[P, None]) -> Callable[P, None]:
     """--engine, --workers, --device, --data-root and so on: how to compute, not what."""
     for option in (
         DATA_ROOT,
-        click.option("--checkpoint-every", type=click.IntRange(1), metavar="ROUNDS", help="Default: every second."),
+        click.option("--checkpoint-every", type=click.IntRange(1), default=1, show_default=True, metavar="ROUNDS"),
         click.option("--device", default="cpu", show_default=True, help="A torch device, such as cpu or cuda."),
         click.option("--address", metavar="HOST:PORT", help="Of a Ray cluster, or auto; default: a Ray of its own."),
         click.option(
@@ -52,6 +52,25 @@ def engine_options(command: Callable[P, None]) -> Callable[P, None]:
         command(*args, **kwargs)
 
     return with_engine
+
+
+def pace_options(command: Callable[P, None]) -> Callable[P, None]:
+    """--compile, --precision: short for settings of the experiment, because they change the rounding."""
+
+    @wraps(command)
+    def with_settings(*args: P.args, **kwargs: P.kwargs) -> None:
+        given: list[str] = ["compile=true"] if kwargs.pop("compile_") else []
+        if precision := kwargs.pop("precision"):
+            given.append(f"precision={precision}")
+        kwargs["settings"] = (*given, *kwargs["settings"])  # type: ignore[misc]
+        command(*args, **kwargs)
+
+    for option in (
+        click.option("--precision", type=click.Choice(["fp32", "bf16"]), help="Short for --set precision=…"),
+        click.option("--compile", "compile_", is_flag=True, help="Short for --set compile=true."),
+    ):
+        with_settings = option(with_settings)
+    return with_settings
 
 
 def comparison_options(command: Callable[P, None]) -> Callable[P, None]:

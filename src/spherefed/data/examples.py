@@ -62,7 +62,7 @@ class Examples:
     """None: all of them."""
 
     def __len__(self) -> int:
-        return len(self.labels) if self.indices is None else len(self.indices)
+        return (self.labels if self.indices is None else self.indices).shape[0]
 
     def take(self, indices: "np.ndarray | Tensor") -> "Examples":
         """The examples at these positions of this view."""
@@ -98,7 +98,7 @@ class Examples:
         """The batches of `epoch` as positions in the shared tensors."""
         everything = len(self) if self.indices is None else self.indices.numpy()
         positions = torch.from_numpy(order.permutation(everything))
-        for start, stop in _cuts(len(positions), batch_size, smallest):
+        for start, stop in _cuts(positions.shape[0], batch_size, smallest):
             yield positions[start:stop]
 
     def in_order(self, batch_size: int, *, device: torch.device) -> Iterator[Batch]:

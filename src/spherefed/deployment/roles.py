@@ -80,7 +80,9 @@ def join_role(folder: Path, announce: Callable[[str], None]) -> None:
     home.mkdir(exist_ok=True)
     secret, config = home / "secret", home / "node.toml"
     with _stoppable() as stopping:
-        write_bytes(secret, secrets.token_bytes(32))  # readable by its owner only, as temporary files are
+        secret.unlink(missing_ok=True)
+        secret.touch(mode=0o600)
+        secret.write_bytes(secrets.token_bytes(32))
         config.write_text(_node_config(site), encoding="utf-8")
         pause = FIRST_PAUSE
         while not stopping():
