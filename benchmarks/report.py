@@ -23,8 +23,8 @@ PAGE = Path(__file__).parent.parent / "docs" / "performance.md"
 PARTS = ["overhead", "compute", "ffc", "growth"]
 REPETITIONS = {"overhead": 7, "compute": 5}
 TAKING_PART = {
-    "overhead": ["bare", "default", "stacked 5", "stacked 10", *PEERS],
-    "compute": ["bare", "default", "workers 2", *PEERS],
+    "overhead": ["bare", "default", "checkpoint 100", "stacked 5", "stacked 10", *PEERS],
+    "compute": ["bare", "default", "compile", "workers 1", "workers 2", *PEERS],
 }
 
 
@@ -96,11 +96,15 @@ def _section(part: str, outcomes: dict[str, Outcome]) -> str:
 
 {ratios(outcomes)}
 
-`stacked K` is `--set stack=K`: K clients train as one computation (equal up to rounding to one by one)."""
+`checkpoint 100` is `--checkpoint-every 100`: by default every round is saved, as nobody else here does. `stacked K` is
+`--set stack=K`: K clients train as one computation (equal up to rounding to one by one). Where a round's time goes:
+[speed](speed.md)."""
         case "compute":
             return f"""## Compute-bound: 2,000 images, 10 clients, all in every round, the paper's ConvNet
 
-{ratios(outcomes)}"""
+{ratios(outcomes)}
+
+`compile` is `--compile`, and its start-up is the compilation; `workers N` is `--workers N`.{_two_workers(outcomes)}"""
         case "ffc":
             ffc, solve = ffc_ratios()
             return f"""## FFC
@@ -116,6 +120,14 @@ of the CPU time of a bare float64 `Z.T @ Z`; the solve takes {solve:.2f} s."""
             return "\n\n".join(["## Growth", *studies])
 
 
+def _two_workers(outcomes: dict[str, Outcome]) -> str:
+    one, two = outcomes.get("workers 1"), outcomes.get("workers 2")
+    if one is None or two is None or isinstance(one, NotMeasured) or isinstance(two, NotMeasured):
+        return ""
+    faster = sorted(a.wall / b.wall for a, b in zip(one.turns, two.turns, strict=True))
+    return f" Two workers are **{median(faster):.2f}** ({faster[0]:.2f} – {faster[-1]:.2f}) times as fast as one."
+
+
 def _not_measured(outcomes: dict[str, dict[str, Outcome]]) -> str:
     failed = [
         f"- {PEERS.get(name, name)}, {part}-bound: {outcome.cause}"
@@ -123,7 +135,7 @@ def _not_measured(outcomes: dict[str, dict[str, Outcome]]) -> str:
         for name, outcome in contestants.items()
         if isinstance(outcome, NotMeasured)
     ]
-    general = "`torch.compile`, channels-last and bf16, which are not offered yet; GPUs."
+    general = "GPUs. Channels-last and bf16 are in [speed](speed.md)."
     return "\n\n".join(["## Not measured", *(["\n".join(failed)] if failed else []), general])
 
 

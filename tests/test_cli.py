@@ -223,3 +223,15 @@ def test_what_is_set_for_all_methods_reaches_all_methods(spherefed: Command, tmp
 def test_untuned_methods_beside_tuned_ones_are_named(spherefed: Command) -> None:
     made = spherefed("compare", "digits", "--with", "babu,spherefed", *SMALL, "--seeds", "1", "--out", "c")
     assert "not tuned: fedavg+babu (local.lr 0.1)" in made.stderr
+
+
+def test_a_full_disk_is_one_line(spherefed: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    from spherefed import files
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(files.os, "fsync", full)
+    ended = spherefed("run", "digits", *SMALL, "--out", "run")
+    assert ended.returncode == 2
+    assert ended.stderr.splitlines()[-1] == "error: No space left on device"

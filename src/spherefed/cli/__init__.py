@@ -14,7 +14,7 @@ INTERRUPTED = 130
 
 
 def main() -> None:
-    """The entry point: user errors are one line and exit code 2, Ctrl-C is 130."""
+    """The entry point: user errors and those of the system are one line and exit code 2, Ctrl-C is 130."""
     from spherefed.errors import SpherefedError
 
     try:
@@ -26,6 +26,9 @@ def main() -> None:
         sys.exit(error.exit_code)
     except SpherefedError as error:
         click.echo(f"error: {error}", err=True)
+        sys.exit(2)
+    except OSError as error:  # a full disk, a folder one may not write to: the system's words, and which file
+        click.echo(f"error: {error.strerror or error}{f': {error.filename}' if error.filename else ''}", err=True)
         sys.exit(2)
     except (KeyboardInterrupt, click.Abort):
         click.echo("interrupted", err=True)
