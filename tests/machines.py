@@ -58,13 +58,13 @@ class Deployment:
         init(path, self.sites, address="127.0.0.1", port=self.port)
         self.started: dict[str, subprocess.Popen[bytes]] = {}
 
-    def start(self, *names: str) -> None:
-        """Roles by name, `server` or a site's; each in a process group of its own."""
+    def start(self, *names: str, **variables: str) -> None:
+        """Roles by name, `server` or a site's, with these variables; each in a process group of its own."""
         for name in names:
             folder = self.path / "server" if name == "server" else self.path / "sites" / name
             with self.log(name).open("ab") as log:
                 self.started[name] = subprocess.Popen(
-                    [folder / "start.sh"], stdout=log, stderr=log, env=surroundings(), start_new_session=True
+                    [folder / "start.sh"], stdout=log, stderr=log, env=surroundings(**variables), start_new_session=True
                 )
 
     def start_all(self) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from machines import Deployment, deployment, end_all, processes_of, surroundings, until
-from methods_on_digits import nova_ccvr, rep, spherefed
+from methods_on_digits import nova_ccvr, rep, spherefed, without_clients
 from spherefed.data.partition import Iid
 from spherefed.deployment import control
 from spherefed.deployment.roles import free_port
@@ -146,6 +146,44 @@ def test_strangers_are_refused(tmp_path: Path) -> None:
         real.run_to_end(experiment_file(tmp_path / "e.json", experiment), tmp_path / "flower")
         assert online(real) == ["site-0", "site-1"]
         assert other.started == {}
+
+
+FAULTY = """
+import dataclasses, os, torch
+import spherefed.deployment.site as site
+honest = site.answer
+def faulty(message, *rest):
+    reply = honest(message, *rest)
+    if type(message).__name__ == "RollCall":
+        return reply
+    if os.environ["FAULT"] == "raises" or type(message).__name__ != "Train":
+        raise RuntimeError("a bug at the site")
+    change = {"nan": lambda t: t * float("nan"), "shapes": lambda t: torch.cat([t, t])}[os.environ["FAULT"]]
+    return dataclasses.replace(reply, delta={name: change(t) for name, t in reply.delta.items()})
+site.answer = faulty
+"""
+
+
+@pytest.mark.soak
+def test_faulty_sites_change_nothing_for_the_others_on_real_machines(tmp_path: Path) -> None:
+    """One that raises, one that sends NaN, one that sends wrong shapes; what counts is the honest one's."""
+    (tmp_path / "sitecustomize.py").write_text(FAULTY)
+    experiment = replace(spherefed(), deadline=60.0)
+    with deployment(tmp_path / "d") as real:
+        real.start("server")
+        until(lambda: "\nready" in real.said("server"), "the server")
+        real.start("site-0")
+        for name, fault in (("site-1", "raises"), ("site-2", "nan"), ("site-3", "shapes")):
+            real.start(name, PYTHONPATH=str(tmp_path), FAULT=fault)
+        real.run_to_end(experiment_file(tmp_path / "e.json", experiment), tmp_path / "flower")
+    expected = without_clients(experiment, {1, 2, 3}, tmp_path / "local")
+    assert RunDirectory(tmp_path / "flower").result()["weights_sha256"] == expected["weights_sha256"]
+    causes = {
+        line["client"]: line["cause"] for line in read_lines(tmp_path / "flower" / "ledger.jsonl") if line["round"] == 0
+    }
+    assert "a bug at the site" in causes[1]
+    assert "not finite" in causes[2]
+    assert "has shape" in causes[3]
 
 
 def online(real: Deployment) -> list[str]:

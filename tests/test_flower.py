@@ -13,7 +13,7 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
 from in_process_grid import InProcessGrid, Spoil
-from methods_on_digits import nova_ccvr, rep, spherefed
+from methods_on_digits import nova_ccvr, rep, spherefed, without_clients
 from spherefed.deployment import site as site_module
 from spherefed.deployment.app import ANSWERS, QUESTIONS
 from spherefed.deployment.server import Order, serve
@@ -23,7 +23,7 @@ from spherefed.errors import ConfigError, FederationError
 from spherefed.evaluation import GLOBAL_TEST, LOCAL_TEST_BY_CLIENTS, LOCAL_TEST_BY_SAMPLES
 from spherefed.experiment import Data, Experiment, to_text
 from spherefed.messages import Evaluate, Failure, ModelState, Train, TrainReply
-from spherefed.runner import run, run_to_end
+from spherefed.runner import run_to_end
 from spherefed.runs import RunDirectory, read_json, read_lines
 
 CLIENTS = 4
@@ -147,26 +147,6 @@ FAULTS: dict[str, tuple[Callable[[], Spoil], str]] = {
 }
 
 
-def without_client(experiment: Experiment, lost: int, out: Path) -> dict[str, Any]:
-    """What the local engine makes of it when one client fails at everything."""
-    from spherefed import runner
-    from spherefed.engines.local import InProcess
-
-    class Lossy(InProcess):
-        def ask(self, clients: Any, request: Any) -> Any:
-            for answer in super().ask(clients, request):
-                yield Failure(lost, "lost") if answer.client == lost else answer
-
-    def hire(assembly: Any, engine: Any, directory: RunDirectory) -> InProcess:
-        return Lossy(assembly.client, CLIENTS, directory.memory() if experiment.keeps_memory else None)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runner, "_fleet", hire)
-        for _ in run(experiment, out):
-            pass
-    return RunDirectory(out).result()
-
-
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_faulty_site_changes_nothing_for_the_others(fault: str, tmp_path: Path) -> None:
     make, cause = FAULTS[fault]
@@ -176,7 +156,7 @@ def test_a_faulty_site_changes_nothing_for_the_others(fault: str, tmp_path: Path
     after_roll_call: Spoil = lambda q, a: a if q.metadata.message_type == "query.rollcall" else spoil(q, a)  # noqa: E731
     grid.spoil[101 + lost] = after_roll_call
     flower = through_flower(experiment, tmp_path, grid)
-    expected = without_client(experiment, lost, tmp_path / "local")
+    expected = without_clients(experiment, {lost}, tmp_path / "local")
     assert flower["weights_sha256"] == expected["weights_sha256"]
     assert flower["statistics_sha256"] == expected["statistics_sha256"]
     ledger = read_lines(tmp_path / "flower" / "ledger.jsonl")
