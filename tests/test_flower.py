@@ -107,6 +107,7 @@ def garbage(question: Message, answer: Message) -> Message:
 def pickled(question: Message, answer: Message) -> Message:
     content = answer.content
     content[TENSORS] = ArrayRecord({SAFETENSORS: Array(np.zeros(3))})
+    del content[MESSAGE][SAFETENSORS]
     return Message(content, reply_to=question)
 
 
@@ -430,7 +431,11 @@ def test_stacked_clients_are_refused(tmp_path: Path) -> None:
 # Codec
 
 
-def test_messages_come_back_as_they_were() -> None:
+@pytest.mark.parametrize("small", [0, 1 << 20])
+def test_messages_come_back_as_they_were(small: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    from spherefed.engines import flower_codec
+
+    monkeypatch.setattr(flower_codec, "SMALL", small)  # inside the record, and as an array
     state = ModelState(
         {"w": torch.randn(3, 2), "scalar": torch.tensor(2.0)},
         {"mean": torch.zeros(2, dtype=torch.float64)},
@@ -456,7 +461,7 @@ def test_messages_come_back_as_they_were() -> None:
     ],
 )
 def test_what_is_no_message_is_refused_with_a_reason(fields: str, message: str) -> None:
-    records = RecordDict({MESSAGE: ConfigRecord({"kind": "Failure", "fields": fields})})
+    records = RecordDict({MESSAGE: ConfigRecord({"kind": "Failure", "fields": fields, SAFETENSORS: b""})})
     with pytest.raises(ValueError, match=message):
         decode(records, ANSWERS)
 

@@ -9,20 +9,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from spherefed.engines.flower_codec import decode, encode  # first: it says so if Flower is missing
+from spherefed.engines.flower_codec import beside, decode, encode  # first: it says so if Flower is missing
 
 # isort: split
-from flwr.app import ConfigRecord, Context, Message
+from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 from spherefed.messages import Evaluate, Failure, Reply, Request, Train
 
-POLL = 0.25
+POLL = 0.1
 """Seconds between looks for replies. Flower's own `send_and_receive` waits three."""
 GRACE = 60.0
 """Seconds that a message may live beyond the deadline of its answer."""
-RUN, ID = "run", "id"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +64,7 @@ class Exchange:
 
     def _push(self, nodes: Sequence[int], question: Any, deadline: float | None) -> dict[str, int]:
         """Which message went to which node."""
-        content = encode(question)
-        content[RUN] = ConfigRecord({ID: self._run})
+        content = encode(question, run=self._run)
         ttl = None if deadline is None else deadline + GRACE
         messages = [Message(content, node, message_type(type(question)), ttl=ttl) for node in nodes]
         ids = list(self._grid.push_messages(messages)) if messages else []
@@ -153,7 +151,7 @@ def client_app(answer: Callable[[Any, Surroundings], Any], kinds: Mapping[str, t
 
     def handle(message: Message, context: Context) -> Message:
         try:
-            run = str(message.content[RUN][ID])
+            run = beside(message.content, "run")
             question = decode(message.content, kinds)
             reply = answer(question, Surroundings(dict(context.run_config), dict(context.node_config), run))
         except Exception as error:

@@ -1,8 +1,8 @@
-"""Our messages as Flower's records and back: scalars as JSON, all tensors as one safetensors array, never a pickle.
+"""Our messages as Flower's records and back: scalars as JSON, all tensors as one piece of safetensors, never a pickle.
 
-One array and not one per tensor, because Flower carries every array by requests of its own; and safetensors keeps
-dtypes and shapes that numpy files do not. Whatever does not decode into exactly the fields of a known message is
-refused with a reason: a site may send anything.
+One piece and not one per tensor, because Flower carries every array by several requests of its own, on each leg of the
+way; a small one travels inside the record and costs none. And safetensors keeps dtypes that numpy files do not. Whatever
+does not decode into exactly the fields of a known message is refused with a reason: a site may send anything.
 """
 
 import json
@@ -21,10 +21,12 @@ except ModuleNotFoundError as missing:
     raise ConfigError("Flower is not installed: pip install 'spherefed[flower]'") from missing
 
 MESSAGE, TENSORS, SAFETENSORS = "message", "tensors", "safetensors"
+SMALL = 1 << 20
+"""Bytes up to which tensors travel inside the record. Larger ones are an array, which Flower cuts into chunks."""
 
 
-def encode(message: Any) -> RecordDict:
-    """A dataclass of scalars, texts, named tensors and models, as records."""
+def encode(message: Any, **beside: str) -> RecordDict:
+    """A dataclass of scalars, texts, named tensors and models, as records; and texts beside it."""
     scalars: dict[str, Any] = {}
     tensors: dict[str, Any] = {}
     for field in fields(message):
@@ -35,18 +37,25 @@ def encode(message: Any) -> RecordDict:
             tensors |= prefixed(field.name, value)
         else:
             scalars[field.name] = value
-    records = RecordDict({MESSAGE: ConfigRecord({"kind": type(message).__name__, "fields": json.dumps(scalars)})})
-    if tensors:  # safetensors cannot read back a file of none
-        content = pack(tensors, {})
-        records[TENSORS] = ArrayRecord({SAFETENSORS: Array("uint8", (len(content),), SAFETENSORS, content)})
-    return records
+    content = pack(tensors, {}) if tensors else b""  # safetensors cannot read back a file of none
+    record = ConfigRecord({"kind": type(message).__name__, "fields": json.dumps(scalars), **beside})
+    if len(content) <= SMALL:
+        record[SAFETENSORS] = content
+        return RecordDict({MESSAGE: record})
+    array = Array("uint8", (len(content),), SAFETENSORS, content)
+    return RecordDict({MESSAGE: record, TENSORS: ArrayRecord({SAFETENSORS: array})})
+
+
+def beside(records: RecordDict, name: str) -> str:
+    """A text that travels beside a message."""
+    return str(records[MESSAGE][name])
 
 
 def decode(records: RecordDict, kinds: Mapping[str, type]) -> Any:
     """The message that the records are, one of these kinds; a ValueError says why they are none."""
     try:
         kind, text = records[MESSAGE]["kind"], records[MESSAGE]["fields"]
-        tensors = _tensors(records[TENSORS][SAFETENSORS]) if TENSORS in records else {}
+        tensors = _tensors(records)
         scalars = json.loads(str(text))
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"is not a message of ours: {type(error).__name__} {error}") from error
@@ -55,8 +64,9 @@ def decode(records: RecordDict, kinds: Mapping[str, type]) -> Any:
     return _built(kinds[str(kind)], scalars, tensors)
 
 
-def _tensors(array: Any) -> Tensors:
-    return unpack(array.data)[0]
+def _tensors(records: Any) -> Tensors:
+    content = records[TENSORS][SAFETENSORS].data if TENSORS in records else records[MESSAGE][SAFETENSORS]
+    return unpack(content)[0] if content else {}
 
 
 def _built(wanted: type, scalars: dict[str, Any], tensors: Tensors) -> Any:
