@@ -14,16 +14,18 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
 from in_process_grid import InProcessGrid, Spoil
 from methods_on_digits import nova_ccvr, rep, spherefed, without_clients
+from spherefed.calibration import Oracle
 from spherefed.deployment import site as site_module
 from spherefed.deployment.app import ANSWERS, QUESTIONS
+from spherefed.deployment.roll_call import Adopted, Present, RollCall
 from spherefed.deployment.server import Order, serve
 from spherefed.deployment.site import Site
 from spherefed.engines.flower_codec import MESSAGE, SAFETENSORS, TENSORS, decode, encode
-from spherefed.errors import ConfigError, FederationError
+from spherefed.errors import ConfigError, FederationError, RunError
 from spherefed.evaluation import GLOBAL_TEST, LOCAL_TEST_BY_CLIENTS, LOCAL_TEST_BY_SAMPLES
 from spherefed.experiment import Data, Experiment, to_text
 from spherefed.messages import Evaluate, Failure, ModelState, Train, TrainReply
-from spherefed.runner import run_to_end
+from spherefed.runner import run, run_to_end
 from spherefed.runs import RunDirectory, read_json, read_lines
 
 CLIENTS = 4
@@ -111,6 +113,27 @@ def pickled(question: Message, answer: Message) -> Message:
     return Message(content, reply_to=question)
 
 
+def fields_of(**claims: Any) -> Spoil:
+    """The answer with other claims."""
+
+    def claiming(question: Message, answer: Message) -> Message:
+        content = answer.content
+        fields = json.loads(str(content[MESSAGE]["fields"]))
+        content[MESSAGE]["fields"] = json.dumps(fields | {n: v for n, v in claims.items() if n in fields})
+        return Message(content, reply_to=question)
+
+    return claiming
+
+
+def deep(question: Message, answer: Message) -> Message:
+    answer.content[MESSAGE]["fields"] = "[" * 100_000
+    return Message(answer.content, reply_to=question)
+
+
+def another_kind(question: Message, answer: Message) -> Message:
+    return Message(encode(Adopted(2, "x")), reply_to=question)
+
+
 def raising(question: Message, answer: Message) -> Message:
     return Message(encode(Failure(-1, "RuntimeError: a bug at the site")), reply_to=question)
 
@@ -142,6 +165,11 @@ FAULTS: dict[str, tuple[Callable[[], Spoil], str]] = {
     "another client's name": (lambda: another_client, "answered as client 0"),
     "garbage": (lambda: garbage, "malformed reply"),
     "numpy in place of safetensors": (lambda: pickled, "malformed reply"),
+    "nested without end": (lambda: deep, "malformed reply"),
+    "another kind of answer": (lambda: another_kind, "answered with a Adopted"),
+    "more examples than there can be": (lambda: fields_of(num_examples=10**40), "claims 1000"),
+    "a loss that is no number": (lambda: fields_of(loss=10**400, num_examples=-1), "malformed reply|claims -1"),
+    "hardly a step": (lambda: fields_of(effective_steps=1e-320, num_examples=-1), "effective steps|claims -1"),
     "raises": (lambda: raising, "a bug at the site"),
     "replay": (replay, "answered round 0 in round"),
     "silence": (lambda: silent, "did not answer within"),
@@ -184,6 +212,41 @@ def test_a_node_that_goes_and_comes_back_under_another_number_is_asked_who_it_is
     assert [kind for node, kind in grid.asked if node == 999] == ["query.rollcall", "train", "query.measure"]
 
 
+def test_a_node_that_comes_back_otherwise_is_not_taken_for_the_one_that_went(tmp_path: Path) -> None:
+    experiment = spherefed()
+    grid = grid_for(experiment, tmp_path)
+    rounds = serve(grid.open, order(experiment, tmp_path / "flower"))
+    next(rounds)
+    grid.offline.add(103)
+    next(rounds)
+    grid.offline.clear()
+    grid.spoil[103] = another_release
+    for _ in rounds:
+        pass
+    lines = read_lines(tmp_path / "flower" / "rounds.jsonl")
+    assert [line["clients"] for line in lines] == [[0, 1, 2, 3], [0, 1, 3], [0, 1, 3]]
+    causes = [line["cause"] for line in read_lines(tmp_path / "flower" / "ledger.jsonl")]
+    assert "not connected" in causes[0]
+    assert "package version is 9.9" in causes[1]
+
+
+def test_a_site_that_is_back_before_it_was_missed_waits_for_its_place(tmp_path: Path) -> None:
+    """Flower lists a dead node for a minute: until then its successor is one too many."""
+    experiment = spherefed(deadline=0.4)
+    grid = grid_for(experiment, tmp_path)
+    rounds = serve(grid.open, order(experiment, tmp_path / "flower"))
+    next(rounds)
+    grid.contexts[999] = replace_node(grid.contexts[103], 999)
+    grid.spoil[103] = silent  # dead, and still listed
+    next(rounds)
+    grid.offline.add(103)
+    for _ in rounds:
+        pass
+    lines = read_lines(tmp_path / "flower" / "rounds.jsonl")
+    assert [line["clients"] for line in lines] == [[0, 1, 2, 3], [0, 1, 3], [0, 1, 2, 3]]
+    assert [kind for node, kind in grid.asked if node == 999] == ["query.rollcall", "train", "query.measure"]
+
+
 def replace_node(context: Any, node: int) -> Any:
     from flwr.app import Context
 
@@ -212,6 +275,45 @@ def test_too_few_answers_end_the_run_and_resume_repeats_the_round(tmp_path: Path
     assert RunDirectory(tmp_path / "flower").result()["weights_sha256"] == whole["weights_sha256"]
 
 
+def test_an_evaluation_that_too_few_answer_is_repeated_on_resume(tmp_path: Path) -> None:
+    experiment = spherefed(quorum=0.75, data=Data(examples=200, held_out=0.2), calibration=None)
+    grid = grid_for(experiment, tmp_path)
+    for node in (101, 102):
+        grid.spoil[node] = lambda q, a: raising(q, a) if q.metadata.message_type == "evaluate" else a
+    with pytest.raises(FederationError, match="evaluation at the clients: 2 of 4"):
+        through_flower(experiment, tmp_path, grid)
+    assert not RunDirectory(tmp_path / "flower").finished
+    grid.spoil.clear()
+    for _ in serve(grid.open, order(experiment, tmp_path / "flower", resume=True)):
+        pass
+    assert (
+        RunDirectory(tmp_path / "flower").result()["accuracy"] == run_to_end(experiment, tmp_path / "local")["accuracy"]
+    )
+
+
+def test_what_sites_remember_cannot_be_gone_on_with_here_nor_the_other_way_round(tmp_path: Path) -> None:
+    experiment = rep()
+    rounds = serve(grid_for(experiment, tmp_path).open, order(experiment, tmp_path / "flower"))
+    next(rounds)
+    rounds.close()  # type: ignore[attr-defined]
+    with pytest.raises(RunError, match="lies at the sites: go on with `spherefed deploy run`"):
+        run_to_end(experiment, tmp_path / "flower", resume=True)
+    here = run(experiment, tmp_path / "local")
+    next(here)
+    here.close()  # type: ignore[attr-defined]
+    with pytest.raises(RunError, match="lies in the run directory: go on with `spherefed run`"):
+        next(serve(grid_for(experiment, tmp_path).open, order(experiment, tmp_path / "local", resume=True)))
+
+
+def test_a_run_that_somebody_works_on_cannot_be_resumed_beside_him(tmp_path: Path) -> None:
+    experiment = spherefed()
+    rounds = serve(grid_for(experiment, tmp_path).open, order(experiment, tmp_path / "flower"))
+    next(rounds)
+    with pytest.raises(RunError, match="another process is working on"):
+        next(serve(grid_for(experiment, tmp_path).open, order(experiment, tmp_path / "flower", resume=True)))
+    rounds.close()  # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize("make", [spherefed, rep])
 def test_resume_in_a_new_flower_run_finds_what_sites_remember(make: Callable[[], Experiment], tmp_path: Path) -> None:
     experiment = make()
@@ -219,7 +321,7 @@ def test_resume_in_a_new_flower_run_finds_what_sites_remember(make: Callable[[],
     next(rounds)
     next(rounds)
     rounds.close()  # type: ignore[attr-defined]
-    site_module._desk.cache_clear()  # the sites' processes are new, too
+    site_module._DESKS.clear()  # the sites' processes are new, too
     for _ in serve(grid_for(experiment, tmp_path).open, order(experiment, tmp_path / "flower", resume=True)):
         pass
     whole, resumed = run_to_end(experiment, tmp_path / "local"), RunDirectory(tmp_path / "flower").result()
@@ -245,19 +347,58 @@ def test_another_run_of_the_same_experiment_has_a_memory_of_its_own(tmp_path: Pa
 # Roll call
 
 
+def facts_of(**changes: Any) -> Spoil:
+    """A site's answer to the roll call with other facts."""
+
+    def told(question: Message, answer: Message) -> Message:
+        present = decode(answer.content, ANSWERS)
+        if not isinstance(present, Present):
+            return answer
+        return Message(
+            encode(replace(present, facts=json.dumps(json.loads(present.facts) | changes))), reply_to=question
+        )
+
+    return told
+
+
+another_release = facts_of(version="9.9", classes=["b", "a"])
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [{"input_shape": [[1], 8, 8]}, {"input_shape": ["a"]}, {"normalization": []}, {"classes": [1, 2]}, {"more": 1}],
+)
+def test_facts_that_are_none_are_refused_by_name(facts: dict[str, Any], tmp_path: Path) -> None:
+    grid = grid_for(spherefed(), tmp_path)
+    grid.spoil[101] = facts_of(**facts)
+    with pytest.raises(FederationError, match=r"site 'site-0' \(client 0\): malformed facts"):
+        through_flower(spherefed(), tmp_path, grid)
+
+
+def test_a_site_is_whose_key_it_has(tmp_path: Path) -> None:
+    experiment = spherefed()
+    grid = grid_for(experiment, tmp_path)
+    keys = json.dumps({101: 0, 102: 1, 103: 3, 104: 2})
+    with pytest.raises(FederationError, match=r"site 'site-2' \(client 2\) has the key of client 3"):
+        next(serve(grid.open, order(experiment, tmp_path / "flower", keys=keys)))
+    stranger = json.dumps({101: 0, 102: 1, 103: 2})
+    with pytest.raises(FederationError, match="has a key of no site of this deployment"):
+        next(serve(grid.open, order(experiment, tmp_path / "flower", keys=stranger)))
+
+
+def test_with_a_quorum_who_cannot_say_who_it_is_holds_nobody_up(tmp_path: Path) -> None:
+    experiment = spherefed(quorum=0.5, rounds=1)
+    grid = grid_for(experiment, tmp_path)
+    grid.contexts[104].node_config["device"] = "abacus"
+    through_flower(experiment, tmp_path, grid)
+    assert [line["clients"] for line in read_lines(tmp_path / "flower" / "rounds.jsonl")] == [[0, 1, 2]]
+
+
 def test_the_roll_call_lists_who_disagrees_about_what(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     experiment = spherefed()
     grid = grid_for(experiment, tmp_path)
-    from spherefed.deployment.roll_call import Facts, Present
-
-    def other_release(question: Message, answer: Message) -> Message:
-        present = decode(answer.content, ANSWERS)
-        assert isinstance(present, Present)
-        facts = replace(Facts.from_text(present.facts), version="9.9", classes=("b", "a"))
-        return Message(encode(replace(present, facts=facts.to_text())), reply_to=question)
-
-    grid.spoil[102] = other_release
-    grid.spoil[104] = other_release
+    grid.spoil[102] = another_release
+    grid.spoil[104] = another_release
     with pytest.raises(FederationError, match=r"site-1.*package version is 9.9.*class list is \['b', 'a'\].*site-3"):
         through_flower(experiment, tmp_path, grid)
     assert not (tmp_path / "flower").exists()
@@ -421,6 +562,25 @@ def test_sites_that_normalise_differently_are_named_and_one_normalisation_for_al
     agreed = replace(experiment, data=replace(experiment.data, mean=(0.3, 0.1, 0.1), std=(0.2, 0.2, 0.2)))
     through_flower(agreed, tmp_path, InProcessGrid(configs, {"experiment": to_text(agreed)}))
     assert [line["clients"] for line in read_lines(tmp_path / "flower" / "rounds.jsonl")] == [[0, 1, 2]]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"data": Data(name="folder:/etc")}, "a site's own files are named in its own config"),
+        ({"calibration": Oracle()}, "features of every example"),
+        ({"min_samples": 1}, "this site's own config wants 2"),
+    ],
+)
+def test_a_site_does_not_do_whatever_an_experiment_says(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        site_module.assemble_site(spherefed(**change), Site(client=0))
+
+
+def test_a_run_has_no_number_that_leads_out_of_the_folder(tmp_path: Path) -> None:
+    for run_id in ("../../x", "", "a/b", "a" * 65):
+        with pytest.raises(ConfigError, match="run's number"):
+            site_module.answer(RollCall(), to_text(spherefed()), run_id, Site(client=0, memory=str(tmp_path)))
 
 
 def test_stacked_clients_are_refused(tmp_path: Path) -> None:

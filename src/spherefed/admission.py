@@ -26,6 +26,22 @@ from spherefed.tensors import mismatch, non_finite
 R = TypeVar("R", TrainReply, MeasureReply, ReestimateReply, EvaluateReply)
 
 
+SHOWN = 5
+"""Refusals that an error names."""
+MOST_EXAMPLES = 1 << 31
+FEWEST_STEPS, MOST_STEPS = 1e-6, 1e12
+"""What a client may claim: more, and its weight in the average, or its inverse, would not be a number."""
+
+
+def needed(quorum: float, num_asked: int) -> int:
+    """How many replies are enough; 0.28 of 25 is 7, whatever the product of floats is.
+
+    >>> needed(0.28, 25), needed(0.5, 3), needed(0.0, 4)
+    (7, 2, 0)
+    """
+    return ceil(quorum * num_asked - 1e-9)
+
+
 @dataclass(frozen=True, slots=True)
 class Refusal:
     """A line of the run's ledger."""
@@ -53,13 +69,16 @@ class Tally:
         """A request that was refused or failed everywhere, or by too many, ends the run."""
         if not self.refused:
             return
-        first, num_asked = self.refused[0], len(self.traffic.down)
+        causes = "; ".join(f"client {line.client}: {line.cause}" for line in self.refused[:SHOWN])
+        if len(self.refused) > SHOWN:
+            causes += f"; and {len(self.refused) - SHOWN} more"
+        num_asked = len(self.traffic.down)
         if not self.admitted:
-            raise FederationError(f"{when}: no client gave a usable reply; client {first.client}: {first.cause}")
-        if len(self.admitted) < quorum * num_asked:
+            raise FederationError(f"{when}: no client gave a usable reply; {causes}")
+        if len(self.admitted) < needed(quorum, num_asked):
             raise FederationError(
                 f"{when}: {len(self.admitted)} of {num_asked} clients gave a usable reply, quorum {quorum:g} needs "
-                f"{ceil(quorum * num_asked)}; client {first.client}: {first.cause}; --resume repeats this"
+                f"{needed(quorum, num_asked)}; {causes}; --resume repeats this"
             )
 
 
@@ -95,7 +114,7 @@ def _fault(reply: Reply, kind: type[Reply], request: Request) -> str | None:
         return f"answered with a {type(reply).__name__}, expected a {kind.__name__}"
     if reply.round != request.round:
         return f"answered round {reply.round} in round {request.round}"
-    if reply.num_examples < 0:
+    if not 0 <= reply.num_examples < MOST_EXAMPLES:
         return f"claims {reply.num_examples} examples"
     return _content_fault(reply, request)
 
@@ -125,6 +144,7 @@ def _train_fault(reply: TrainReply, request: Train) -> str | None:
             return f"{what}: {name!r} is not finite"
     if not isfinite(reply.loss):
         return f"loss is {reply.loss}"
-    if not (isfinite(reply.effective_steps) and (reply.effective_steps > 0 or reply.num_examples == 0)):
+    steps = reply.effective_steps
+    if not isfinite(steps) or (reply.num_examples and not FEWEST_STEPS < steps < MOST_STEPS):
         return f"claims {reply.effective_steps} effective steps"
     return None

@@ -118,14 +118,19 @@ class Assembly:
 
 def assemble(experiment: Experiment, *, device: str = "cpu", data_root: str | None = None) -> Assembly:
     """Load, split, partition, build; everything random follows the experiment's seed."""
-    if experiment.precision == "bf16" and device == "cpu":
-        check_bfloat16()
-    if experiment.compile:
-        check_compiler()
+    check_can_train(experiment, device)
     data = load_data(experiment, data_root)
     parts = split_data(experiment, data)
     bench = build_bench(experiment, data.input_shape, data.num_classes, device)
     return Assembly(experiment, data, parts, bench)
+
+
+def check_can_train(experiment: Experiment, device: str = "cpu") -> None:
+    """Whether this machine has what the experiment trains with: for every process that is going to."""
+    if experiment.precision == "bf16" and device == "cpu":
+        check_bfloat16()
+    if experiment.compile:
+        check_compiler()
 
 
 def build_bench(

@@ -7,7 +7,7 @@
     ├── CalibrationError   statistics that cannot be added, subtracted or solved
     ├── ClientError        work that a client could not do; becomes a line of the ledger
     ├── EngineError        processes or a cluster that cannot be started or reached
-    ├── FederationError    a round that nobody answered
+    ├── FederationError    a round that too few answered, sites that disagree, a server that is not there
     └── RunError           a run directory that is missing, damaged or belongs to another experiment
 
 Messages say what was given, what is allowed and what to do. The command line prints them as one line and exits with 2.
@@ -43,7 +43,7 @@ class EngineError(SpherefedError, RuntimeError):
 
 
 class FederationError(SpherefedError, RuntimeError):
-    """A round that nobody answered."""
+    """A round that too few answered, sites that disagree, a server that is not there."""
 
 
 class RunError(SpherefedError, RuntimeError):

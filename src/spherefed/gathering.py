@@ -85,10 +85,17 @@ class LocalCounts:
 
 
 def evaluate_on_clients(
-    fleet: Fleet, model: ModelState, round_index: int, *, personalize: bool = False, extra: Tensors | None = None
+    fleet: Fleet,
+    model: ModelState,
+    round_index: int,
+    *,
+    personalize: bool = False,
+    extra: Tensors | None = None,
+    quorum: float = 0.0,
 ) -> LocalCounts:
     """Ask every client how many of its held-out examples the model, or what it makes of it, gets right."""
     request, tally = Evaluate(round_index, model, personalize, extra or {}), Tally()
     replies = admit(fleet.ask(fleet.clients, request), EvaluateReply, request, fleet.clients, tally)
     counts = {r.client: Counts(r.correct, r.num_examples) for r in replies}
+    tally.check_answered("evaluation at the clients", quorum)
     return LocalCounts(tuple(counts), tuple(counts.values()), tuple(tally.refused), tally.traffic)

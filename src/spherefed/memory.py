@@ -64,7 +64,7 @@ class MemoryDirectory:
         return None
 
     def save(self, client: int, stamp: int, memory: Memory) -> None:
-        self.path.mkdir(parents=True, exist_ok=True)
+        self.path.mkdir(parents=True, exist_ok=True, mode=0o700)  # what a client keeps for itself
         started_from = self._stamp(client, stamp)
         metadata = {"started_from": "none" if started_from is None else str(started_from)}
         write_tensors(self._file(client, stamp), memory, metadata)

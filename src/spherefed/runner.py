@@ -117,22 +117,24 @@ def run_assembled(
         directory.check_same(experiment, assembly.partition)
         if directory.finished:
             return
+        directory.check_engine(str(surroundings["engine"]))
     else:
         directory.check_new()
     # Before anything is written: a cluster that cannot be reached leaves no half-begun run behind.
     with closing(hire(directory)) as fleet:
         if not resume:
             directory.begin(experiment, surroundings, assembly.dataset.facts(), assembly.partition)
-            if trained is not None:
+        with directory.held():
+            if trained is not None and not resume:
                 directory.adopt_rounds(RunDirectory(trained), experiment)
-        checkpoint = directory.load_checkpoint() or Checkpoint(0, initial, {})
-        model = checkpoint.model
-        # Closed here and not when it is collected: stopping leaves its checkpoint at once.
-        with closing(_rounds(assembly, fleet, directory, checkpoint, checkpoint_every)) as rounds:
-            for finished in rounds:
-                model = finished.model
-                yield finished.progress
-        _finish(assembly, fleet, directory, model)
+            checkpoint = directory.load_checkpoint() or Checkpoint(0, initial, {})
+            model = checkpoint.model
+            # Closed here and not when it is collected: stopping leaves its checkpoint at once.
+            with closing(_rounds(assembly, fleet, directory, checkpoint, checkpoint_every)) as rounds:
+                for finished in rounds:
+                    model = finished.model
+                    yield finished.progress
+            _finish(assembly, fleet, directory, model)
 
 
 def run_to_end(
@@ -292,7 +294,7 @@ def _accuracies(assembly: Assembly, fleet: Fleet, directory: RunDirectory, model
     on_test = assembly.global_accuracy(model)
     accuracies = {} if on_test is None else {GLOBAL_TEST: on_test}
     if assembly.experiment.data.held_out and not assembly.bench.private:
-        local = evaluate_on_clients(fleet, model, assembly.experiment.rounds)
+        local = evaluate_on_clients(fleet, model, assembly.experiment.rounds, quorum=assembly.experiment.quorum)
         directory.append_ledger(asdict(r) for r in local.refused)
         accuracies |= local_accuracies(local.counts)
     return accuracies
@@ -313,7 +315,14 @@ def _personal(assembly: Assembly, fleet: Fleet, trained: ModelState, sums: Tenso
     if not experiment.data.held_out or (personal is None and not assembly.bench.private):
         return None
     extra = sums if isinstance(personal, BlendedFfc) else {}
-    return evaluate_on_clients(fleet, trained, experiment.rounds, personalize=personal is not None, extra=extra)
+    return evaluate_on_clients(
+        fleet,
+        trained,
+        experiment.rounds,
+        personalize=personal is not None,
+        extra=extra,
+        quorum=experiment.quorum,
+    )
 
 
 def _line(done: Round, accuracy: float | None) -> dict[str, Any]:

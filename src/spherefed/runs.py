@@ -12,10 +12,14 @@ model.safetensors       the final model
 result.json             accuracies, calibration, traffic, times; exists only when the run is finished
 """
 
+import fcntl
 import json
+import os
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from errno import ENOSPC
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +117,27 @@ class RunDirectory:
         _append(self.path / "rounds.jsonl", read_lines(other.path / "rounds.jsonl"))
         write_bytes(self.path / "checkpoint.safetensors", (other.path / "checkpoint.safetensors").read_bytes())
 
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """For one process at a time: a run that somebody still works on cannot be resumed beside him."""
+        handle = os.open(self.path, os.O_RDONLY)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)  # let go by the system, however the process ends
+        except BlockingIOError:
+            raise RunError(f"another process is working on {self.path}: wait for it, or end it first") from None
+        else:
+            yield
+        finally:
+            os.close(handle)
+
+    def check_engine(self, engine: str) -> None:
+        """Refuse to go on where clients remember and their memory lies elsewhere."""
+        begun = str(read_json(self.path / "environment.json").get("engine", "local"))
+        if (begun == "flower") != (engine == "flower") and read(self.path).keeps_memory:
+            where = "at the sites" if begun == "flower" else "in the run directory"
+            how = "`spherefed deploy run`" if begun == "flower" else "`spherefed run`"
+            raise RunError(f"what clients of {self.path} remember lies {where}: go on with {how}")
+
     def append_round(self, line: Mapping[str, Any], refused: Iterable[Mapping[str, Any]]) -> None:
         _append(self.path / "ledger.jsonl", refused)
         _append(self.path / "rounds.jsonl", [line])
@@ -194,7 +219,8 @@ def write_json(path: Path, value: Any) -> None:
 def _append(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
     if content := b"".join(_line(line) for line in lines):
         with open(path, "ab", buffering=0) as file:  # noqa: PTH123 - a round's line, thrice as quick as Path.open
-            file.write(content)
+            if file.write(content) < len(content):
+                raise OSError(ENOSPC, "the line was not written whole", str(path))
 
 
 def _line(value: Mapping[str, Any]) -> bytes:

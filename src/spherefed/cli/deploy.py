@@ -87,6 +87,7 @@ def run(
     from spherefed.deployment.server import Order
     from spherefed.experiment import to_text
 
+    control.check_up(folder.resolve())
     order = Order(
         experiment=to_text(find_experiment(experiment, settings)),
         out=str(out.resolve()),
@@ -94,12 +95,12 @@ def run(
         wait=wait,
         device=device,
         data_root=data_root,
+        keys=control.keys(folder.resolve()),
     )
     try:
         for line in control.run(folder.resolve(), order):
             click.echo(line, err=True)
     except KeyboardInterrupt:
-        control.stop_all(folder.resolve())
         click.echo("the run is stopped; the same command with --resume goes on", err=True)
         raise
     print_summary([out])

@@ -11,16 +11,19 @@ from pathlib import Path
 from typing import Any
 
 from spherefed.deployment.folder import CONNECTION, read_server, toml_value
-from spherefed.deployment.roles import PATIENCE, environment, healthy, program, read_nodes
+from spherefed.deployment.roles import NODES, PATIENCE, environment, flwr, healthy, program, read_nodes
 from spherefed.deployment.server import Order
 from spherefed.errors import FederationError
 
-LINE = re.compile(r"^(round \d+ of \d+: .*|error: .*|finished)$")
-"""What the server app says that is meant for the user; the rest is Flower's."""
+ROUND = re.compile(r"^round \d+ of \d+: ")
+STARTED = re.compile(r"Successfully started run (\d+)")
 
 
 def run(folder: Path, order: Order) -> Iterator[str]:
-    """Submit the order and yield what the server says until the run is over; an error of the run is raised here."""
+    """Submit the order and yield what the server says until the run is over; an error of the run is raised here.
+
+    Stopping the iteration (or Ctrl-C) stops the run, which can be resumed.
+    """
     check_up(folder)
     with tempfile.TemporaryDirectory(prefix="spherefed-order-") as scratch:
         config = Path(scratch) / "order.toml"
@@ -29,31 +32,50 @@ def run(folder: Path, order: Order) -> Iterator[str]:
         process = subprocess.Popen(
             command, env=environment(folder), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
-        finished, said = False, []
+        number, over, said = "", False, []
         assert process.stdout is not None
         try:
             for raw in process.stdout:
                 line = re.sub(r"\x1b\[[0-9;]*m", "", raw).strip()
                 said.append(line)
+                if found := STARTED.search(line):
+                    number = found[1]
+                over = over or line == "finished" or line.startswith("error: ")
                 if line.startswith("error: "):
                     raise FederationError(line.removeprefix("error: "))
-                if line == "finished":
-                    finished = True
-                elif LINE.match(line):
+                if ROUND.match(line):
                     yield line
+        except (KeyboardInterrupt, GeneratorExit):
+            _stop(folder, number)
+            raise
         finally:
             process.terminate()
             process.wait(timeout=PATIENCE)
-    if not finished:
-        raise FederationError(f"the run ended early; Flower said: {' / '.join(said[-5:])}; --resume goes on with it")
+    if not over:
+        raise FederationError(
+            f"the run ended early, or only its log: Flower said: {' / '.join(said[-5:])}; "
+            f"`spherefed deploy status {folder}` says which, and --resume goes on with it"
+        )
 
 
-def stop_all(folder: Path) -> None:
-    """End runs that are still going on, for instance after Ctrl-C."""
-    for flower_run in _json(folder, "list", "runs"):
-        if str(flower_run.get("status", "")).startswith(("running", "pending", "starting")):
-            with suppress(FederationError):
-                _flwr(folder, "stop", str(flower_run["run-id"]), CONNECTION)
+def _stop(folder: Path, number: str) -> None:
+    """End this run of Flower's, and no other."""
+    with suppress(FederationError):
+        if number:
+            flwr(folder, "stop", number, CONNECTION)
+
+
+def keys(folder: Path) -> str:
+    """Which client's key each node has, as JSON for the order; empty without authentication."""
+    server, nodes = read_server(folder), read_nodes(folder)
+    if server.insecure:
+        return "{}"
+    if missing := [name for name in server.sites if name not in nodes and (folder / "keys" / f"{name}.pub").exists()]:
+        raise FederationError(
+            f"{folder / NODES} does not say which node is {', '.join(missing)}; stop the server, delete that file and "
+            "state.db, and start it again: it will register the sites anew"
+        )
+    return json.dumps({nodes[name]: client for client, name in enumerate(server.sites) if name in nodes})
 
 
 Rows = list[tuple[str, ...]]
@@ -87,22 +109,12 @@ def check_up(folder: Path) -> None:
 
 
 def _json(folder: Path, verb: str, key: str) -> list[dict[str, Any]]:
-    said = json.loads(_flwr(folder, *verb.split(), CONNECTION, "--format", "json"))
-    if not said.get("success", False):
-        raise FederationError(f"flwr {verb} failed: {said.get('error-message', said)}")
-    found: list[dict[str, Any]] = said.get(key, [])
+    said = flwr(folder, *verb.split(), CONNECTION, "--format", "json")
+    try:
+        answer = json.loads(said)
+    except ValueError as error:
+        raise FederationError(f"flwr {verb} said what is no JSON: {' '.join(said.split())[:200]}") from error
+    if not answer.get("success", False):
+        raise FederationError(f"flwr {verb} failed: {answer.get('error-message', answer)}")
+    found: list[dict[str, Any]] = answer.get(key, [])
     return found
-
-
-def _flwr(folder: Path, *arguments: str) -> str:
-    said = subprocess.run(
-        [program("flwr"), *arguments],
-        env=environment(folder),
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
-    if said.returncode:
-        raise FederationError(f"flwr {arguments[0]} failed: {' '.join((said.stdout + said.stderr).split())}")
-    return said.stdout

@@ -1,7 +1,7 @@
 """The folder of a deployment: certificates, keys, configuration and a start script for each role.
 
 DIR/README.md          for the operator
-DIR/ca/                the authority's key; needed again only to renew the server's certificate: keep it elsewhere
+DIR/ca/                the authority's key, with which anybody could pretend to be the server: keep it elsewhere
 DIR/server/            for the server's machine
 DIR/sites/NAME/        for that site's machine, and for nobody else
 """
@@ -39,6 +39,11 @@ class ServerFolder:
     insecure: bool = False
     """No TLS and no authentication: for loopback only."""
 
+    @property
+    def near(self) -> str:
+        """Where the server's own machine reaches it."""
+        return "127.0.0.1" if self.listen == "0.0.0.0" else self.listen
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SiteFolder:
@@ -51,12 +56,14 @@ class SiteFolder:
     data_root: str = ""
     memory: str = "memory"
     device: str = "cpu"
+    min_samples: int = 2
     insecure: bool = False
 
 
 def read_server(folder: Path) -> ServerFolder:
     found: ServerFolder = _read(ServerFolder, folder / SERVER_TOML)
     _check_loopback(found.address, insecure=found.insecure)
+    _check_loopback(found.listen, insecure=found.insecure)
     return found
 
 
@@ -103,7 +110,7 @@ def init(path: Path, sites: list[str], *, address: str, port: int, insecure: boo
         site = SiteFolder(server=f"{address}:{port}", client=number, site=sites[number], insecure=insecure)
         _write_toml(folder / SITE_TOML, site)
         _write_script(folder / "start.sh", "deploy join")
-    (path / "README.md").write_text(_readme(path, folder_of_server), encoding="utf-8")
+    (path / "README.md").write_text(_readme(folder_of_server), encoding="utf-8")
 
 
 def _write_credentials(path: Path, address: str, sites: list[str]) -> None:
@@ -127,12 +134,11 @@ def write_connection(server: Path, folder: ServerFolder) -> None:
     """Flower's own configuration, written anew at each start since it has full paths: how `flwr` reaches the server."""
     home = server / "flower"
     home.mkdir(exist_ok=True)
-    host = "127.0.0.1" if folder.listen == "0.0.0.0" else folder.listen
     lines = [
         "[superlink]",
         f'default = "{CONNECTION}"',
         f"[superlink.{CONNECTION}]",
-        f'address = "{host}:{folder.port}"',
+        f'address = "{folder.near}:{folder.port}"',
         "insecure = true"
         if folder.insecure
         else f"root-certificates = {toml_value(str((server / 'ca.crt').resolve()))}",
@@ -158,11 +164,12 @@ exec "$program" {verb} "$PWD"
     path.chmod(0o755)
 
 
-def _readme(path: Path, server: ServerFolder) -> str:
+def _readme(server: ServerFolder) -> str:
     template = (files("spherefed.deployment") / "operator.md").read_text(encoding="utf-8")
     rows = "\n".join(f"| {number} | `{name}` | `sites/{name}/` |" for number, name in enumerate(server.sites))
     transport = (
-        "**Without TLS and without authentication**: for trying things out on one machine, and for nothing else."
+        "**Without TLS and without authentication**: for trying things out on one machine, and for nothing else. "
+        "What is said below about keys and certificates does not apply."
         if server.insecure
         else "Traffic is encrypted (TLS), and only the sites below may join (a key each)."
     )
@@ -170,7 +177,6 @@ def _readme(path: Path, server: ServerFolder) -> str:
         "ADDRESS": f"{server.address}:{server.port}",
         "SITES": rows,
         "TRANSPORT": transport,
-        "FOLDER": path.name,
     }.items():
         template = template.replace(f"@{name}@", value)
     return template

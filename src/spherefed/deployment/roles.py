@@ -3,9 +3,11 @@
 Each is a supervisor in the foreground: it starts Flower's own programs, and ends them when it ends.
 """
 
+import ctypes
 import http.client
 import json
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -36,6 +38,7 @@ from spherefed.files import write_bytes
 PATIENCE = 60.0
 """Seconds for a program to come up or to go down."""
 NODES = "nodes.json"
+PR_SET_PDEATHSIG = 1
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
 """Seconds before a program that ended is started again."""
 QUIET = {
@@ -152,7 +155,7 @@ def environment(folder: Path) -> dict[str, str]:
 
 def healthy(folder: Path, server: ServerFolder) -> bool:
     """Whether the SuperLink answers."""
-    host = "127.0.0.1" if server.listen == "0.0.0.0" else server.listen
+    host = server.near
     connection: http.client.HTTPConnection
     if server.insecure:
         connection = http.client.HTTPConnection(host, server.port, timeout=2)
@@ -168,6 +171,20 @@ def healthy(folder: Path, server: ServerFolder) -> bool:
         connection.close()
 
 
+def flwr(folder: Path, *arguments: str) -> str:
+    """What Flower's command says."""
+    command = [program("flwr"), *arguments]
+    try:
+        said = subprocess.run(
+            command, env=environment(folder), capture_output=True, text=True, timeout=PATIENCE, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise FederationError(f"flwr {arguments[0]} did not answer within {PATIENCE:g} s") from None
+    if said.returncode:
+        raise FederationError(f"flwr {arguments[0]} failed: {' '.join((said.stdout + said.stderr).split())}")
+    return said.stdout
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -176,7 +193,7 @@ def free_port() -> int:
 
 
 def _listening(server: ServerFolder) -> bool:
-    host = "127.0.0.1" if server.listen == "0.0.0.0" else server.listen
+    host = server.near
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         probe.settimeout(1)
         return probe.connect_ex((host, server.port)) == 0
@@ -189,17 +206,12 @@ def _admit_sites(folder: Path, server: ServerFolder) -> None:
         key = folder / "keys" / f"{name}.pub"
         if not key.exists():
             continue
-        command = [program("flwr"), "supernode", "register", str(key), CONNECTION, "--name", name, "--format", "json"]
-        said = subprocess.run(
-            command, env=environment(folder), capture_output=True, text=True, timeout=PATIENCE, check=False
-        )
-        answer = json.loads(said.stdout or "{}")
-        if answer.get("success"):
-            nodes[name] = str(answer["node-id"])
-        elif "already" not in said.stdout:
-            raise FederationError(
-                f"the key of site {name} was not admitted: {' '.join((said.stdout + said.stderr).split())}"
-            )
+        said = flwr(folder, "supernode", "register", str(key), CONNECTION, "--name", name, "--format", "json")
+        found = re.search(r'"node-id": "?(\d+)', said)
+        if found:
+            nodes[name] = found[1]
+        elif "already" not in said:
+            raise FederationError(f"the key of site {name} was not admitted: {' '.join(said.split())}")
     write_bytes(folder / NODES, json.dumps(nodes, indent=2).encode())
 
 
@@ -207,7 +219,7 @@ def read_nodes(folder: Path) -> dict[str, str]:
     """Which of Flower's nodes is which site."""
     try:
         found: dict[str, str] = json.loads((folder / NODES).read_text(encoding="utf-8"))
-    except (OSError, ValueError):  # not written yet, or not whole: the server's next start fills it
+    except (OSError, ValueError):  # not written yet, or not whole
         return {}
     return found
 
@@ -234,11 +246,23 @@ def _stoppable() -> Iterator[Callable[[], bool]]:
 @contextmanager
 def _started(command: Sequence[str], surroundings: dict[str, str]) -> Iterator["subprocess.Popen[Any]"]:
     """A program in a group of its own, ended with everything it started when the block is left."""
-    process = subprocess.Popen(command, env=surroundings, start_new_session=True, stdin=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        command,
+        env=surroundings,
+        start_new_session=True,
+        stdin=subprocess.DEVNULL,
+        preexec_fn=_die_with_parent,  # noqa: PLW1509 - there are no threads here
+    )
     try:
         yield process
     finally:
         _end(process)
+
+
+def _die_with_parent() -> None:
+    """Whoever is killed takes his programs along: a SuperNode without supervisor would look alive and do nothing."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _end(process: "subprocess.Popen[Any]") -> None:

@@ -14,6 +14,7 @@ from spherefed.errors import FederationError
 from spherefed.tensors import Tensors
 
 T = TypeVar("T")
+LONGEST_SIDE = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,12 @@ class Facts:
         if not isinstance(plain, dict) or plain.keys() != wanted:
             raise ValueError(f"needs {sorted(wanted)}")
         lists = {name: tuple(plain[name]) for name in ("classes", "input_shape")}
+        texts = [*lists["classes"], *(value for name, value in plain.items() if name not in lists)]
+        sides = lists["input_shape"]
+        if not all(isinstance(text, str) for text in texts):
+            raise ValueError("needs texts")
+        if not all(type(side) is int and 0 < side < LONGEST_SIDE for side in sides):
+            raise ValueError(f"an input of shape {list(sides)!r:.80} is none")
         return Facts(**plain | lists)
 
 
@@ -85,14 +92,24 @@ class Member:
         return f"site {self.site!r} (client {self.client})"
 
 
-def member(node: int, answer: Any) -> Member | str:
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """A node that is connected and does not take part."""
+
+    cause: str
+    client: int = -1
+    """Which client it says it is, if it does."""
+
+
+def member(node: int, answer: Any) -> Member | Absent:
     """Who this node is, or why that cannot be said."""
     if not isinstance(answer, Present):
-        return getattr(answer, "cause", f"answered the roll call with a {type(answer).__name__}")
+        what = getattr(answer, "cause", f"answered the roll call with a {type(answer).__name__}")
+        return Absent(f"node {node}: {what}")
     try:
         return Member(node, answer.client, answer.site, Facts.from_text(answer.facts))
     except (ValueError, TypeError) as error:
-        return f"site {answer.site!r} (client {answer.client}): malformed facts: {error}"
+        return Absent(f"site {answer.site!r} (client {answer.client}): malformed facts: {error}", answer.client)
 
 
 def disagreements(given: Facts, expected: Facts) -> list[str]:
@@ -109,16 +126,14 @@ def usual(members: Mapping[int, Member], fact: Callable[[Facts], T]) -> T:
     return Counter(fact(m.facts) for _, m in sorted(members.items())).most_common(1)[0][0]
 
 
-def enrol(found: Mapping[int, Member | str], num_clients: int) -> dict[int, Member]:
+def enrol(found: Mapping[int, Member | Absent]) -> dict[int, Member]:
     """One node per client; a FederationError lists everyone who cannot be placed."""
-    faults = [f"node {node}: {who}" for node, who in sorted(found.items()) if isinstance(who, str)]
+    faults = [who.cause for _, who in sorted(found.items()) if isinstance(who, Absent)]
     members: dict[int, Member] = {}
     for _, who in sorted(found.items()):
-        if isinstance(who, str):
+        if isinstance(who, Absent):
             continue
-        if not 0 <= who.client < num_clients:
-            faults.append(f"{who.called}: clients are 0 to {num_clients - 1}")
-        elif who.client in members:
+        if who.client in members:
             faults.append(f"{who.called} and {members[who.client].called} are the same client")
         else:
             members[who.client] = who

@@ -1,15 +1,16 @@
 """What a site does: read its own data, say what it holds to, answer requests, remember on its own disk."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from spherefed.assembly import Assembly, assemble, build_bench, pooled
+from spherefed.assembly import Assembly, assemble, build_bench, check_can_train, pooled
+from spherefed.calibration import Oracle
 from spherefed.data import sources
 from spherefed.data.convention import normalization
 from spherefed.data.partition import Partition, Sites
@@ -41,11 +42,21 @@ class Site:
     memory: str = ""
     """A folder of its own for what the client remembers from round to round."""
     device: str = "cpu"
+    min_samples: int = 2
+    """Fewest examples of which this site sends statistics; an experiment that wants fewer is refused."""
 
     @staticmethod
     def from_config(config: Mapping[str, Any]) -> "Site":
         """From Flower's node config; unknown names are refused with the nearest valid one."""
-        types = {"client": int, "site": str, "data": str, "data_root": str, "memory": str, "device": str}
+        types = {
+            "client": int,
+            "site": str,
+            "data": str,
+            "data_root": str,
+            "memory": str,
+            "device": str,
+            "min_samples": int,
+        }
         for name, value in config.items():
             if name not in types:
                 raise ConfigError(f"unknown key {name!r} in the site's config; {nearest(name, types)}")
@@ -109,9 +120,21 @@ class _Desk:
         return Adopted(self.site.client, digest(self.assembly.bench.derived()))
 
 
-@lru_cache(maxsize=8)
+_DESKS: dict[Site, tuple[str, str, _Desk]] = {}
+"""The newest run of each site in this process; everything it holds can be had again from the disk."""
+
+
 def _desk(experiment: str, run: str, site: Site) -> _Desk:
-    """Kept between messages where the process is; everything it holds can be had again from the disk."""
+    """Kept between messages, until the next run."""
+    if _DESKS.get(site, ("", "", None))[:2] != (experiment, run):
+        _DESKS.pop(site, None)  # first: two runs' data may be more than fits
+        _DESKS[site] = (experiment, run, _new_desk(experiment, run, site))
+    return _DESKS[site][2]
+
+
+def _new_desk(experiment: str, run: str, site: Site) -> _Desk:
+    if not re.fullmatch(r"[0-9a-z-]{1,64}", run):
+        raise ConfigError(f"a run's number is small letters and digits, got {run!r}")
     assembly = assemble_site(from_text(experiment), site)
     folder = Path(site.memory).expanduser() / f"{assembly.experiment.digest()[:16]}-{run}" if site.memory else None
     if assembly.experiment.keeps_memory and folder is None:
@@ -122,11 +145,28 @@ def _desk(experiment: str, run: str, site: Site) -> _Desk:
     return _Desk(site, assembly, folder, MemoryDirectory(folder) if remembers and folder else MemoryInRam())
 
 
+def _check_harmless(experiment: Experiment, site: Site) -> None:
+    """An experiment is the server's word: what would have a site read or send more than it agreed to is refused."""
+    if experiment.data.name.startswith(("folder:", "arrays:")) and not isinstance(experiment.partition, Sites):
+        raise ConfigError(
+            f"the experiment wants {experiment.data.name!r} from this site; a site's own files are named in its own "
+            "config, with partition.kind = 'sites'"
+        )
+    if isinstance(experiment.calibration, Oracle):
+        raise ConfigError("calibration 'oracle' sends the features of every example: not between sites")
+    if experiment.min_samples < site.min_samples:
+        raise ConfigError(
+            f"the experiment's min_samples is {experiment.min_samples}, this site's own config wants {site.min_samples}"
+        )
+
+
 def assemble_site(experiment: Experiment, site: Site) -> Assembly:
     """Everything a site needs to be its client: its own data, or its part of a set that all have."""
     clients = experiment.partition.clients
     if not 0 <= site.client < clients:
         raise ConfigError(f"the site's config says client {site.client}; clients are 0 to {clients - 1}")
+    _check_harmless(experiment, site)
+    check_can_train(experiment, site.device)
     root = site.data_root or None
     if not isinstance(experiment.partition, Sites):
         if site.data:

@@ -49,15 +49,14 @@ class Exchange:
         pending = self._push(nodes, question, deadline)
         for node in set(nodes) - set(pending.values()):
             yield node, Undelivered("the message could not be sent to its node")
-        while pending:
-            # A node is known by the message it answers: Flower's own error replies do not name it.
-            for reply in self._grid.pull_messages(list(pending)):
-                answered = reply.metadata.reply_to_message_id
-                if answered in pending:
-                    yield pending.pop(answered), self._answer(reply)
-            if pending and deadline is not None and time.monotonic() - began > deadline:
-                break
-            if pending:
+        late = False
+        while pending and not late:
+            # Seen before looking: a look can take minutes, if somebody dies while he uploads, and is for all.
+            late = deadline is not None and time.monotonic() - began > deadline
+            for message, answer in self._pull(list(pending)):
+                if message in pending:
+                    yield pending.pop(message), answer
+            if pending and not late:
                 time.sleep(POLL)
         for node in pending.values():
             yield node, Undelivered(f"did not answer within {deadline:g} s")
@@ -70,13 +69,23 @@ class Exchange:
         ids = list(self._grid.push_messages(messages)) if messages else []
         return {message: node for message, node in zip(ids, nodes, strict=False) if message is not None}
 
+    def _pull(self, messages: list[str]) -> list[tuple[str, Any]]:
+        """The answers that have arrived, by the message they are to: Flower's own error replies do not name a node."""
+        try:
+            found = list(self._grid.pull_messages(messages))
+        except Exception as error:  # somebody sent what Flower itself cannot take apart: find out who
+            if len(messages) == 1:
+                return [(messages[0], Undelivered(f"malformed reply: {type(error).__name__}: {error}"))]
+            return [pair for message in messages for pair in self._pull([message])]
+        return [(reply.metadata.reply_to_message_id, self._answer(reply)) for reply in found]
+
     def _answer(self, reply: Message) -> Any:
         if reply.has_error():
             return Undelivered(f"its node failed: {reply.error.reason or f'Flower error {reply.error.code}'}")
         try:
             return decode(reply.content, self._kinds)
-        except ValueError as error:
-            return Undelivered(f"malformed reply: {error}")
+        except Exception as error:  # a site may send anything, and nothing it sends may end the run
+            return Undelivered(f"malformed reply: {type(error).__name__}: {error}")
 
 
 def message_type(question: type) -> str:
@@ -130,10 +139,11 @@ def _checked(client: int, answer: Any) -> Reply | Failure:
     """An answer counts for the client whose node gave it, whatever it says."""
     if isinstance(answer, Undelivered | Failure):
         return Failure(client, answer.cause)
+    if not isinstance(answer, Reply):
+        return Failure(client, f"answered with a {type(answer).__name__}")
     if answer.client != client:
         return Failure(client, f"answered as client {answer.client}")
-    reply: Reply = answer
-    return reply
+    return answer
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """Our messages as Flower's records and back: scalars as JSON, all tensors as one piece of safetensors, never a pickle.
 
 One piece and not one per tensor, because Flower carries every array by several requests of its own, on each leg of the
-way; a small one travels inside the record and costs none. And safetensors keeps dtypes that numpy files do not. Whatever
-does not decode into exactly the fields of a known message is refused with a reason: a site may send anything.
+way; a small one travels inside the record and costs none. And safetensors keeps dtypes that numpy files do not.
+Whatever does not decode into exactly the fields of a known message is refused with a reason: a site may send anything.
 """
 
 import json

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from spherefed.assembly import Assembly, build_bench, load_data
+from spherefed.assembly import Assembly, build_bench, check_can_train, load_data
 from spherefed.data.partition import Partition
 from spherefed.data.sources import Dataset
 from spherefed.engines.answering import answer_group, in_groups, largest_first, packed, unpacked
@@ -354,6 +354,7 @@ class _Actor:
             data = job.dataset or load_data(job.experiment, job.data_root)
             if _facts(data) != job.facts:
                 return _Ready(*place, f"its files of {data.name} are not those of the server")
+            check_can_train(job.experiment, job.device)
             bench = build_bench(job.experiment, data.input_shape, data.num_classes, job.device)
         except SpherefedError as error:
             return _Ready(*place, str(error))
