@@ -30,9 +30,9 @@ class Mode:
 
 OWN = {
     "default": Mode(),
-    "stacked 5": Mode(experiment={"stack": 5}),
-    "stacked 10": Mode(experiment={"stack": 10}),
     "checkpoint 100": Mode(engine={"checkpoint_every": 100}),
+    "stacked 5": Mode(experiment={"stack": 5}, engine={"checkpoint_every": 100}),
+    "stacked 10": Mode(experiment={"stack": 10}, engine={"checkpoint_every": 100}),
     "workers 1": Mode(engine={"workers": 1}),
     "workers 2": Mode(engine={"workers": 2}),
     "compile": Mode(experiment={"compile": True}),

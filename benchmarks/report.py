@@ -96,9 +96,9 @@ def _section(part: str, outcomes: dict[str, Outcome]) -> str:
 
 {ratios(outcomes)}
 
-`checkpoint 100` is `--checkpoint-every 100`: by default every round is saved, as nobody else here does. `stacked K` is
-`--set stack=K`: K clients train as one computation (equal up to rounding to one by one). Where a round's time goes:
-[speed](speed.md)."""
+By default every round is saved to the disk, which nobody else here does; `checkpoint 100` is `--checkpoint-every 100`,
+the work that is equal to the others'. `stacked K` is that with `--set stack=K`: K clients train as one computation
+(equal up to rounding to one by one). Where a round's time goes: [speed](speed.md)."""
         case "compute":
             return f"""## Compute-bound: 2,000 images, 10 clients, all in every round, the paper's ConvNet
 

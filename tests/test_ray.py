@@ -57,6 +57,7 @@ def run_inside(environment: dict[str, str], folder: Path, marker: str) -> None:
 
 
 @needs_namespaces
+@pytest.mark.deployment
 def test_the_engine_keeps_its_promises_on_a_real_ray(environment: dict[str, str], tmp_path: Path) -> None:
     run_inside(environment, tmp_path, "not soak")
 
@@ -79,7 +80,7 @@ with closing(RayFleet(assemble(digits()), 4, address="auto")) as fleet:
 
 
 @needs_namespaces
-@pytest.mark.soak
+@pytest.mark.deployment
 def test_the_page_leads_from_ray_start_to_a_run_on_two_raylets(environment: dict[str, str], tmp_path: Path) -> None:
     blocks = re.findall(r"^```bash\n(.*?)^```", (ROOT / "docs" / "ray.md").read_text("utf-8"), re.MULTILINE | re.DOTALL)
     assert len(blocks) == 6
