@@ -8,7 +8,8 @@ BIN := $(VENV)/bin
 demo: $(VENV)/ready  ## compare FedAvg, FedAvg + FFC and SphereFed on digits; ends in a table and a page
 	$(BIN)/spherefed compare digits --seeds 5
 
-test: $(VENV)/ready-dev  ## lint, types, tests
+test: $(VENV)/ready-dev  ## lint, types, tests; then real deployments and clusters on loopback
+	$(BIN)/pip check
 	$(BIN)/ruff format --check src tests benchmarks
 	$(BIN)/ruff check src tests benchmarks
 	$(BIN)/mypy
