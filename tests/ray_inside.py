@@ -154,6 +154,17 @@ class Fate:
         return inputs
 
 
+@pytest.mark.soak
+def test_an_actor_that_cannot_begin_ends_the_run_with_its_reason(tmp_path: Path) -> None:
+    # Before the tests that share a fleet: its two actors hold both of the cluster's CPUs.
+    assembly = assembled()
+    broken = replace(
+        assembly, dataset=replace(assembly.dataset, mapped=True), experiment=digits(data=Data(name="cifar10"))
+    )
+    with pytest.raises(EngineError, match=r"could not begin: .*cifar10"):
+        RayFleet(broken, 1, data_root=str(tmp_path))
+
+
 @pytest.fixture(scope="module")
 def fate(tmp_path_factory: pytest.TempPathFactory) -> Fate:
     return Fate(tmp_path_factory.mktemp("fate"))
@@ -252,16 +263,6 @@ def test_requests_are_freed_when_they_are_answered(fleet: RayFleet) -> None:
             assert len(list(answers)) == 1
         del answers
         wait_until(lambda: used() < 10e6)
-
-
-@pytest.mark.soak
-def test_an_actor_that_cannot_begin_ends_the_run_with_its_reason(tmp_path: Path) -> None:
-    assembly = assembled()
-    broken = replace(
-        assembly, dataset=replace(assembly.dataset, mapped=True), experiment=digits(data=Data(name="cifar10"))
-    )
-    with pytest.raises(EngineError, match=r"could not begin: .*cifar10"):
-        RayFleet(broken, 1, data_root=str(tmp_path))
 
 
 def test_a_fleet_cannot_have_fewer_than_no_actors() -> None:
