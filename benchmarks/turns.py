@@ -35,6 +35,7 @@ def serve(play: Callable[[Lap], float], *, warm_up: int, rounds: int) -> None:
     """Take turns until there is nobody to ask for one. `play` does every round and returns the final loss."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what a contestant prints is no answer
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # and comes before its last words
     for _ in sys.stdin:
         moments: list[tuple[float, float]] = []
         marks = {1, warm_up, rounds}
