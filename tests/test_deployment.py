@@ -135,8 +135,8 @@ def test_strangers_are_refused(tmp_path: Path) -> None:
             real.start(name)
         refusals = {
             "unregistered": "No SuperNode found|not registered|ended with code",
-            "wrong-ca": "Connection",
-            "plain-text": "Connection",
+            "wrong-ca": "CERTIFICATE_VERIFY_FAILED",
+            "plain-text": "Connection attempt failed",
         }
         for name, pattern in refusals.items():
             until(lambda name=name, pattern=pattern: re.search(pattern, real.said(name)) is not None, name)
