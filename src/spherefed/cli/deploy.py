@@ -87,7 +87,6 @@ def run(
     from spherefed.deployment.server import Order
     from spherefed.experiment import to_text
 
-    control.check_up(folder.resolve())
     order = Order(
         experiment=to_text(find_experiment(experiment, settings)),
         out=str(out.resolve()),
@@ -95,7 +94,6 @@ def run(
         wait=wait,
         device=device,
         data_root=data_root,
-        keys=control.keys(folder.resolve()),
     )
     try:
         for line in control.run(folder.resolve(), order):

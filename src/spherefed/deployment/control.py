@@ -6,7 +6,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ def run(folder: Path, order: Order) -> Iterator[str]:
     Stopping the iteration (or Ctrl-C) stops the run, which can be resumed.
     """
     check_up(folder)
+    order = replace(order, keys=keys(folder))
     with tempfile.TemporaryDirectory(prefix="spherefed-order-") as scratch:
         config = Path(scratch) / "order.toml"
         config.write_text("".join(f"{name} = {toml_value(value)}\n" for name, value in asdict(order).items()), "utf-8")
@@ -40,7 +41,7 @@ def run(folder: Path, order: Order) -> Iterator[str]:
                 said.append(line)
                 if found := STARTED.search(line):
                     number = found[1]
-                over = over or line == "finished" or line.startswith("error: ")
+                over = over or line == "finished"
                 if line.startswith("error: "):
                     raise FederationError(line.removeprefix("error: "))
                 if ROUND.match(line):

@@ -21,7 +21,7 @@ from spherefed.experiment import Experiment, from_text
 from spherefed.files import read_tensors, write_tensors
 from spherefed.memory import MemoryDirectory, MemoryInRam, MemoryStore
 from spherefed.messages import Evaluate, Failure, Measure, Reestimate, Reply, Request, Train
-from spherefed.schema import nearest
+from spherefed.schema import from_plain
 from spherefed.tensors import digest, mismatch
 
 ADOPTED = "derived.safetensors"
@@ -48,24 +48,11 @@ class Site:
     @staticmethod
     def from_config(config: Mapping[str, Any]) -> "Site":
         """From Flower's node config; unknown names are refused with the nearest valid one."""
-        types = {
-            "client": int,
-            "site": str,
-            "data": str,
-            "data_root": str,
-            "memory": str,
-            "device": str,
-            "min_samples": int,
-        }
-        for name, value in config.items():
-            if name not in types:
-                raise ConfigError(f"unknown key {name!r} in the site's config; {nearest(name, types)}")
-            if type(value) is not types[name]:
-                kind = types[name].__name__
-                raise ConfigError(f"{name!r} in the site's config must be of type {kind}, got {value!r}")
-        if "client" not in config:
-            raise ConfigError("the site's config needs client=NUMBER: which client of the federation it is")
-        return Site(**config)
+        try:
+            site: Site = from_plain(Site, config)
+        except ConfigError as error:
+            raise ConfigError(f"the site's config: {error}") from error
+        return site
 
 
 def answer(message: Any, experiment: str, run: str, site: Site) -> Any:
@@ -166,7 +153,6 @@ def assemble_site(experiment: Experiment, site: Site) -> Assembly:
     if not 0 <= site.client < clients:
         raise ConfigError(f"the site's config says client {site.client}; clients are 0 to {clients - 1}")
     _check_harmless(experiment, site)
-    check_can_train(experiment, site.device)
     root = site.data_root or None
     if not isinstance(experiment.partition, Sites):
         if site.data:
@@ -177,6 +163,7 @@ def assemble_site(experiment: Experiment, site: Site) -> Assembly:
         return assemble(experiment, device=site.device, data_root=root)
     if not site.data:
         raise ConfigError("partition.kind = 'sites': the site's config needs data=folder:PATH or data=arrays:FILE.npz")
+    check_can_train(experiment, site.device)
     data = pooled(experiment.data.convention.applied(sources.load(site.data, root, fewest_classes=1)))
     mine = np.arange(len(data.train))
     labels = data.train.all_labels().numpy()
