@@ -12,7 +12,7 @@ SOURCE = Path(spherefed.__file__).parent
 
 # A module or package may import from rows above its own, and from what stands before it in its row.
 ROWS = [
-    ["errors", "rng", "tensors", "files", "schema"],
+    ["errors", "rng", "allocation", "tensors", "files", "schema"],
     ["data"],
     ["nn", "losses"],
     ["messages"],

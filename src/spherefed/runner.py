@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import torch
 
+from spherefed.allocation import freed_memory_kept
 from spherefed.assembly import Assembly, assemble, build_bench, on_device
 from spherefed.data import sources
 from spherefed.engines.local import InProcess, Parallel
@@ -121,7 +122,7 @@ def run_assembled(
     else:
         directory.check_new()
     # Before anything is written: a cluster that cannot be reached leaves no half-begun run behind.
-    with closing(hire(directory)) as fleet:
+    with freed_memory_kept(), closing(hire(directory)) as fleet:
         if not resume:
             directory.begin(experiment, surroundings, assembly.dataset.facts(), assembly.partition)
         with directory.held():

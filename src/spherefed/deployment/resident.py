@@ -4,6 +4,7 @@ import os
 import sys
 from pathlib import Path
 
+from spherefed.allocation import keep_freed_memory
 from spherefed.deployment.app import client_app
 from spherefed.engines.flower_resident import stay
 
@@ -12,6 +13,7 @@ def main() -> None:
     """Serve the SuperNode until the process that started this one has gone."""
     address, secret = sys.argv[1:]
     parent = os.getppid()
+    keep_freed_memory()
     stay(client_app, address, Path(secret).read_bytes(), lambda: os.getppid() == parent)
 
 

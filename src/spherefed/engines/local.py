@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from spherefed.allocation import keep_freed_memory
 from spherefed.assembly import Assembly, build_bench, load_data
 from spherefed.client import Client
 from spherefed.data.partition import Partition
@@ -196,6 +197,7 @@ def _work(connection: "Connection[Any, Any]", job: _Job) -> None:
     """A worker's life: build the model once, then answer for one client after the other until the pipe closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     torch.set_num_threads(1)
+    keep_freed_memory()
     data = job.dataset or load_data(job.experiment, job.data_root)
     bench = build_bench(job.experiment, data.input_shape, data.num_classes, job.device)
     assembly = Assembly(job.experiment, data, job.partition, bench)

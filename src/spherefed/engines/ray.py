@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from spherefed.allocation import keep_freed_memory
 from spherefed.assembly import Assembly, build_bench, check_can_train, load_data
 from spherefed.data.partition import Partition
 from spherefed.data.sources import Dataset
@@ -350,6 +351,7 @@ class _Actor:
 
         place = ray.get_runtime_context().get_node_id(), socket.gethostname(), _versions()
         torch.set_num_threads(1)
+        keep_freed_memory()
         try:
             data = job.dataset or load_data(job.experiment, job.data_root)
             if _facts(data) != job.facts:
