@@ -54,7 +54,7 @@ def parts() -> dict[str, list[tuple[Any, str, Any]]]:
     return {
         "nothing": [],
         "all of the clients' training": [(client, "train", lambda *_, **__: trained)],
-        "… backward": [(training, "_gradient", no_gradient)],
+        "… backward": [(training, "gradient_of", no_gradient)],
         "… batches": [(Examples, "epoch", one_batch)],
         "random streams": [(client, "stream", lambda *_: rng)],
         "laying the model on the bench": [(workbench.Workbench, "lay", lambda *_: None)],
@@ -82,7 +82,7 @@ def steps_only(material: Material) -> Iterator[None]:
             for chosen in order.split(m.batch_size):
                 scores = net(m.inputs.index_select(0, chosen))
                 loss = functional.cross_entropy(scores, m.labels.index_select(0, chosen))
-                torch._foreach_add_(values, training._gradient(loss, weights), alpha=-m.lr)
+                torch._foreach_add_(values, training.gradient_of(loss, weights), alpha=-m.lr)
             torch._foreach_add_(total, values, alpha=len(order) / num_examples)
         model = total
         torch._foreach_copy_(values, model)

@@ -1,5 +1,7 @@
 """Experiments and data sets small enough to be run many times, shared by the tests."""
 
+import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +62,15 @@ def assembled(dataset: Dataset | None = None, **changes: Any) -> Assembly:
     experiment, data = tiny(**changes), dataset or blobs()
     classifier = build_classifier(experiment, data.input_shape, data.num_classes)
     return Assembly(experiment, data, split_data(experiment, data), Workbench(classifier))
+
+
+def in_double(assembly: Assembly) -> Assembly:
+    """The same federation, computed in float64: what rounding hides in float32 shows, and chaos does not."""
+    data = assembly.dataset
+    assert data.train.prepare is None
+    train = Examples(data.train.inputs.double(), data.train.labels)
+    bench = Workbench(copy.deepcopy(assembly.bench.classifier).double(), assembly.experiment.algorithm.share)
+    return Assembly(assembly.experiment, replace(data, train=train), assembly.partition, bench)
 
 
 def in_process(assembly: Assembly) -> InProcess:

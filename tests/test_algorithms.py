@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from small import in_double
 from spherefed.algorithms import (
     Algorithm,
     combine,
@@ -45,8 +46,8 @@ from spherefed.training import LocalTraining, effective_steps
 from spherefed.workbench import Workbench
 
 ROUNDS = 3
-TOLERANCE = 2e-5
-"""On parameters of order 0.1 to 1 after three rounds in float32; sums are taken in another order by the references."""
+TOLERANCE = 1e-10
+"""On parameters of order 0.1 to 1 after three rounds in float64; sums are taken in another order by the references."""
 
 
 def experiment(algorithm: Algorithm, **changes: Any) -> Experiment:
@@ -67,7 +68,7 @@ def rounds_of(assembly: Assembly, initial: Any = None) -> list[Round]:
 
 
 def final(algorithm: Algorithm, **changes: Any) -> dict[str, Tensor]:
-    return dict(rounds_of(assemble(experiment(algorithm, **changes)))[-1].model.params)
+    return dict(rounds_of(in_double(assemble(experiment(algorithm, **changes))))[-1].model.params)
 
 
 def gap(left: Any, right: Any) -> float:
@@ -202,7 +203,7 @@ class Reference:
     """The same federation, written out: whole models, deep copies, torch's own optimiser."""
 
     def __init__(self, of: Experiment) -> None:
-        assembly = assemble(of)
+        assembly = in_double(assemble(of))
         self.e, self.local = of, of.local
         self.model = copy.deepcopy(assembly.bench.classifier)
         examples = [assembly.client(k).examples for k in range(of.partition.clients)]

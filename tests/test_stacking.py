@@ -1,6 +1,5 @@
 """Clients stacked into one computation against the same clients one by one."""
 
-import copy
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from small import in_double
 from spherefed.algorithms import fednova, fedprox, fedrep, scaffold
 from spherefed.assembly import Assembly, assemble, build_classifier
 from spherefed.data.augment import CropFlip
@@ -44,14 +44,6 @@ def experiment(**changes: object) -> Experiment:
         cohort=7,
     )
     return replace(plain, **changes)  # type: ignore[arg-type]
-
-
-def in_double(assembly: Assembly) -> Assembly:
-    """The same federation, computed in float64."""
-    data = assembly.dataset
-    train = Examples(data.train.inputs.double(), data.train.labels)
-    bench = Workbench(copy.deepcopy(assembly.bench.classifier).double())
-    return Assembly(assembly.experiment, replace(data, train=train), assembly.partition, bench)
 
 
 def final_params(assembly: Assembly, stack: int) -> tuple[dict[str, Tensor], list[float]]:

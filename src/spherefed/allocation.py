@@ -39,7 +39,7 @@ MOST_ONCE = 32 << 20
 def _set(*, trim: int, mmap: int) -> bool:
     """Whether there is something to set."""
     library = ctypes.CDLL(None) if os.name == "posix" else None
-    if not hasattr(library, "mallopt") or any(name in os.environ for name in _OWN_WORDS):
+    if library is None or not hasattr(library, "mallopt") or any(name in os.environ for name in _OWN_WORDS):
         return False
     library.mallopt(_MMAP_THRESHOLD, mmap) or library.mallopt(_MMAP_THRESHOLD, MOST_ONCE)
     return bool(library.mallopt(_TRIM_THRESHOLD, trim))

@@ -3,10 +3,16 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 from torch.nn import functional
 
 from spherefed.errors import ConfigError
+from spherefed.tensors import one
+
+_aten = torch.ops.aten
+_MEAN, _IGNORED = 1, -100
+"""Torch's numbers for an average over examples, and for the label that its cross-entropy leaves out."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,6 +30,14 @@ class CrossEntropy:
     def __call__(self, scores: Tensor, labels: Tensor) -> Tensor:
         return functional.cross_entropy(self._scaled(scores), labels)
 
+    def slope(self, scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """The loss, and  ∂/∂scores = τ/n · (softmax(τ · scores) − one_hot(y)),  by the functions autograd calls."""
+        log_p = functional.log_softmax(self._scaled(scores), dim=1)
+        value, weight = _aten.nll_loss_forward.default(log_p, labels, None, _MEAN, _IGNORED)
+        start = one(value.dtype, value.device)
+        slope = _aten.nll_loss_backward.default(start, log_p, labels, None, _MEAN, _IGNORED, weight)
+        return value, self._scaled(_aten._log_softmax_backward_data.default(slope, log_p, 1, log_p.dtype))
+
     def each(self, scores: Tensor, labels: Tensor) -> Tensor:
         """Example by example, (n,)."""
         return functional.cross_entropy(self._scaled(scores), labels, reduction="none")
@@ -40,6 +54,12 @@ class MeanSquares:
 
     def __call__(self, scores: Tensor, labels: Tensor) -> Tensor:
         return sphere_mse(scores, labels)
+
+    def slope(self, scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """The loss, and  ∂/∂scores = 2/(nC) · (scores − one_hot(y))."""
+        targets = functional.one_hot(labels, scores.shape[1]).to(scores.dtype)
+        value = functional.mse_loss(scores, targets)
+        return value, _aten.mse_loss_backward.default(one(value.dtype, value.device), scores, targets, _MEAN)
 
     def each(self, scores: Tensor, labels: Tensor) -> Tensor:
         """Example by example, (n,)."""

@@ -19,7 +19,7 @@ from spherefed.messages import LEARNED_HEAD, ModelState, Train, TrainReply
 from spherefed.nn.stacked import first, stacked
 from spherefed.rng import Purpose, stream
 from spherefed.tensors import one_thread
-from spherefed.training import Objective, descend, effective_steps
+from spherefed.training import Descent, descend, effective_steps, gradient_of
 from spherefed.workbench import Workbench
 
 
@@ -72,7 +72,7 @@ def train_together(stack: Stack, clients: Sequence[Client], request: Train) -> l
         stack.lay(request.model)
         descend(
             stack.params,
-            _objectives(stack, lined_up, request.round, seen),
+            _steps(stack, lined_up, request.round, seen),
             local=duties.local,
             lr=request.lr,
             prox_mu=duties.prox_mu,
@@ -97,14 +97,15 @@ def train_together(stack: Stack, clients: Sequence[Client], request: Train) -> l
     return [replies[client.id] for client in clients]
 
 
-def _objectives(
+def _steps(
     stack: Stack, clients: Sequence[Client], round_index: int, seen: list[tuple[Tensor, list[int]]]
-) -> Iterator[Objective]:
-    """Σ_k of client k's mean loss over its own batch, so that each client's weights feel their own loss alone.
+) -> Iterator[Descent]:
+    """The gradient of Σ_k of client k's mean loss over its own batch: each client's weights feel their own loss alone.
 
     Short batches are filled up with examples that weigh nothing.
     """
     duties, data, device = clients[0].duties, clients[0].examples, stack.bench.device
+    weights = tuple(stack.params.values())
     orders = [stream(duties.seed, Purpose.BATCHES, round_index, client.id) for client in clients]
     courses = [_positions(client, order) for client, order in zip(clients, orders, strict=True)]
     while chosen := list(takewhile(len, (next(course, NO_BATCH) for course in courses))):
@@ -123,7 +124,7 @@ def _objectives(
         weights_nK = (torch.arange(longest, device=device)[:, None] < counts_K) / counts_K.to(each_nK.dtype)
         mean_K = (each_nK * weights_nK).sum(dim=0)
         seen.append((mean_K.detach(), sizes))
-        yield mean_K.sum(), num
+        yield gradient_of(mean_K.sum(), weights), num
 
 
 NO_BATCH = torch.zeros(0, dtype=torch.int64)

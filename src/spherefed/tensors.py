@@ -3,6 +3,7 @@
 Knows nothing of learning: sizes, digests, and the one-thread scope in which everything reproducible runs.
 """
 
+import functools
 import hashlib
 from collections.abc import Mapping
 from math import isfinite
@@ -41,6 +42,12 @@ def digest(tensors: Tensors) -> str:
         sha.update(f"{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode())
         sha.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
     return sha.hexdigest()
+
+
+@functools.cache
+def one(dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Where a gradient starts: d value / d value. To be read only."""
+    return torch.ones((), dtype=dtype, device=device)
 
 
 class WeightedSum:

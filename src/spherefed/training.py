@@ -4,7 +4,6 @@ The arithmetic is torch.optim.SGD's to the bit; its object is not used because m
 client's whole round.
 """
 
-import functools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from math import isfinite
@@ -17,12 +16,12 @@ from spherefed.corrections import STRAIGHT, Bend
 from spherefed.data.examples import Augment, Examples
 from spherefed.errors import ConfigError
 from spherefed.losses import Loss
-from spherefed.tensors import Tensors
+from spherefed.tensors import Tensors, one
 from spherefed.workbench import Workbench, part_of
 
 Gradient = tuple[Tensor, ...] | list[Tensor]
-Objective = tuple[Tensor, int | None]
-"""What to differentiate, computed when it is asked for; and, of stacked clients, how many it is for: the first ones,
+Descent = tuple[Gradient, int | None]
+"""The gradient of a step, computed when it is asked for; and, of stacked clients, how many it is for: the first ones,
 never more than the time before. None: there is but one client."""
 
 
@@ -86,20 +85,29 @@ def train(
     With BatchNorm no batch has fewer than two examples (`Examples.epoch`), so one example alone gives no step.
     """
     seen: list[tuple[Tensor, int]] = []
+    trained = bench.params if params is None else params
+    weights = tuple(trained.values())
+    chain = bench.chain if trained is bench.params and bend.penalty is None else None
 
-    def objectives() -> Iterator[Objective]:
+    def differentiated(inputs: Tensor, labels: Tensor) -> tuple[Tensor, Gradient]:
+        if chain is not None:
+            return chain.gradient(inputs, labels, loss.slope)
+        features, scores = bench.scored(inputs)
+        value = loss(scores, labels)
+        whole = value if bend.penalty is None else value + bend.penalty(inputs, features)
+        return value.detach(), gradient_of(whole, weights)
+
+    def steps() -> Iterator[Descent]:
         for _ in range(local.epochs):
             for inputs, labels in examples.epoch(
                 local.batch_size, order, augment=augment, device=bench.device, smallest=bench.smallest_batch
             ):
-                features, scores = bench.scored(inputs)
-                value = loss(scores, labels)
-                seen.append((value.detach(), labels.shape[0]))
-                yield (value if bend.penalty is None else value + bend.penalty(inputs, features)), None
+                value, gradient = differentiated(inputs, labels)
+                seen.append((value, labels.shape[0]))
+                yield gradient, None
 
     bench.set_training()
-    trained = bench.params if params is None else params
-    descend(trained, objectives(), local=local, lr=lr, prox_mu=prox_mu, anchor=anchor, linear=bend.linear)
+    descend(trained, steps(), local=local, lr=lr, prox_mu=prox_mu, anchor=anchor, linear=bend.linear)
     # Read at the end: no device waits in mid-work.
     loss_sum, num_seen = sum([v.item() * n for v, n in seen]), sum([n for _, n in seen])
     return Trained(len(seen), loss_sum / max(num_seen, 1))
@@ -107,7 +115,7 @@ def train(
 
 def descend(
     trained: Tensors,
-    objectives: Iterable[Objective],
+    steps: Iterable[Descent],
     *,
     local: LocalTraining,
     lr: float,
@@ -115,18 +123,18 @@ def descend(
     anchor: Tensors | None = None,
     linear: Tensors | None = None,
 ) -> None:
-    """Once per objective:  v ← ρv + (∇f(w) + weight_decay·w + μ(w − anchor) + linear),  w ← w − lr·v,  in place.
+    """Once per gradient:  v ← ρv + (∇f(w) + weight_decay·w + μ(w − anchor) + linear),  w ← w − lr·v,  in place.
 
-    Where clients are stacked, tensors have them as their first axis, and those that an objective is not for stay as
+    Where clients are stacked, tensors have them as their first axis, and those that a gradient is not for stay as
     they are, velocity and all: no gradient is not enough, because momentum and weight decay would move them.
     """
-    weights = tuple(trained.values())
-    values = [w.detach() for w in weights]  # the same memory, but what happens to it is no history for autograd
+    # The same memory, but what happens to it is no history for autograd.
+    values = [w.detach() for w in trained.values()]
     anchors = [anchor[name] for name in trained] if anchor is not None and prox_mu else None
     added = None if linear is None else [linear[name] for name in trained]
     velocity: Gradient | None = None
-    for value, active in objectives:
-        gradient: Gradient = _gradient(value, weights)
+    for step, active in steps:
+        gradient = step
         if active is not None and active < len(values[0]):
             values, velocity = [v[:active] for v in values], velocity and [v[:active] for v in velocity]
         if active is not None and active < len(gradient[0]):
@@ -147,22 +155,16 @@ def descend(
         torch._foreach_add_(values, velocity, alpha=-lr)
 
 
-def _gradient(value: Tensor, weights: tuple[Tensor, ...]) -> list[Tensor]:
+def gradient_of(value: Tensor, weights: tuple[Tensor, ...]) -> list[Tensor]:
     """torch.autograd.grad, zero for weights that had no part in the value, without checks that cost half a pass."""
-    one = _one(value.dtype, value.device)
+    start = one(value.dtype, value.device)
     found: tuple[Tensor | None, ...] = _run_backward(
-        (value,), (one,), False, False, weights, allow_unreachable=True, accumulate_grad=False
+        (value,), (start,), False, False, weights, allow_unreachable=True, accumulate_grad=False
     )
     return [torch.zeros_like(w) if g is None else g for g, w in zip(found, weights, strict=True)]
 
 
 _run_backward = torch.autograd.Variable._execution_engine.run_backward
-
-
-@functools.cache
-def _one(dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Where a gradient starts: d value / d value."""
-    return torch.ones((), dtype=dtype, device=device)
 
 
 def phases(local: LocalTraining, bench: Workbench) -> list[tuple[LocalTraining, Tensors]]:

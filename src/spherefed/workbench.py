@@ -11,6 +11,7 @@ from torch import Tensor
 
 from spherefed.errors import ModelError
 from spherefed.messages import LEARNED_HEAD, ModelState
+from spherefed.nn.chain import chain_of
 from spherefed.nn.classifier import Classifier
 from spherefed.nn.encoders.norm import batch_layers
 from spherefed.nn.layers import may_draw
@@ -60,6 +61,10 @@ class Workbench:
         """Fewest examples to train on at once: one example has no variance to be normalised by."""
         self.scored = training_pass(classifier, compile_for=compile_for, precision=precision)
         """Inputs → features and scores, for training."""
+        chain = chain_of(classifier) if compile_for is None and precision == "fp32" else None
+        whole = chain is not None and [*map(id, chain.trained)] == [*map(id, self.params.values())]
+        self.chain = chain if whole else None
+        """A network simple enough to differentiate itself; None: autograd does."""
         self.may_draw = may_draw(classifier)
         """Whether a layer may draw random numbers when it trains."""
         self._layers = tuple(classifier.modules())

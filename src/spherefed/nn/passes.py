@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from spherefed.errors import ConfigError
+from spherefed.nn.chain import straight
 from spherefed.nn.classifier import Classifier
-from spherefed.nn.straight import straight
 
 Precision = Literal["fp32", "bf16"]
 Pass = Callable[[Tensor], tuple[Tensor, Tensor]]
