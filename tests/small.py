@@ -53,6 +53,7 @@ def tiny(**changes: Any) -> Experiment:
         "model": Model(encoder=Mlp(widths=(8,)), head=Orthonormal(), normalize=True),
         "loss": MeanSquares(),
         "calibration": Ffc(),
+        "stack": 0,  # one by one, whatever the size of the model: clients that are watched, or live elsewhere
     }
     return Experiment(**(values | changes))
 

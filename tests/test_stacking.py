@@ -17,15 +17,16 @@ from spherefed.data.examples import Examples
 from spherefed.data.partition import Dirichlet, partition
 from spherefed.engines.answering import largest_first
 from spherefed.engines.local import InProcess
-from spherefed.errors import ConfigError
-from spherefed.experiment import Experiment, Model
+from spherefed.errors import ConfigError, RunError
+from spherefed.experiment import Experiment, Model, read
 from spherefed.federation import federate
 from spherefed.losses import CrossEntropy, MeanSquares
 from spherefed.messages import Failure, Train, TrainReply
+from spherefed.nn.classifier import Classifier
 from spherefed.nn.encoders import VGG13, ConvNet, Encoder, Mlp, MobileNetV2, ResNet18, SENet18, SmallNet
-from spherefed.nn.heads import Orthonormal
+from spherefed.nn.heads import Learned, Orthonormal
 from spherefed.nn.stacked import stacked
-from spherefed.runner import Engine, run_to_end
+from spherefed.runner import Engine, run, run_to_end
 from spherefed.stacking import Stack
 from spherefed.tensors import non_finite
 from spherefed.training import LocalTraining
@@ -130,6 +131,29 @@ def test_a_client_that_diverges_does_not_take_its_group_along() -> None:
     assert [a.client for a in answers if isinstance(a, Failure) or non_finite(a.delta)] == [4]
 
 
+@pytest.mark.parametrize("position", [0, 700, -1])
+def test_an_example_that_is_no_number_spoils_nobody_else_s_short_batch(position: int) -> None:
+    """Whatever fills a short batch up weighs nothing, but nothing times NaN is NaN."""
+    assembly = assemble(experiment(rounds=1))
+    inputs = assembly.dataset.train.inputs
+    inputs[position] = float("nan")
+    owner = next(k for k, part in enumerate(assembly.partition.parts) if position % len(inputs) in part)
+    request = Train(0, assembly.initial(), 0.1)
+    answers = list(InProcess(assembly.client, 12, stack=Stack(assembly.bench, 12)).ask(range(12), request))
+    assert [a.client for a in answers if isinstance(a, Failure) or non_finite(a.delta)] == [owner]
+
+
+def test_a_client_that_cannot_train_fails_alone_and_the_others_answer() -> None:
+    assembly = assemble(experiment())
+    assembly.dataset.train.labels[assembly.partition.parts[4][0]] = 10  # of ten classes, 0 to 9
+    request = Train(0, assembly.initial(), 0.1)
+    stacks = (None, Stack(assembly.bench, 5))
+    alone, together = ([*InProcess(assembly.client, 12, stack=s).ask(range(12), request)] for s in stacks)
+    assert [a.client for a in together] == list(range(12))
+    assert [a for a in together if isinstance(a, Failure)] == [a for a in alone if isinstance(a, Failure)]
+    assert [a.client for a in together if isinstance(a, Failure)] == [4]
+
+
 def test_an_error_in_a_group_is_a_failure_of_its_clients_only() -> None:
     assembly = assemble(experiment())
     request = Train(0, replace(assembly.initial(), params={}), 0.1)
@@ -158,6 +182,57 @@ def test_models_with_batch_statistics_or_unknown_layers_are_refused() -> None:
         stacked(SmallNet(norm="batch").build((1, 8, 8)), 2)
     with pytest.raises(ConfigError, match="Dropout"):
         stacked(nn.Sequential(nn.Linear(8, 8), nn.Dropout()), 2)
+
+
+def test_a_parameter_in_two_places_is_refused() -> None:
+    layer = nn.Linear(16, 16)
+    encoder = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), layer, nn.ReLU(), layer)
+    head = Learned().build(10, 16, 0)
+    bench = Workbench(Classifier(encoder, head, num_classes=10, normalize=False))
+    with pytest.raises(ConfigError, match="every parameter once"):
+        Stack(bench, 2)
+
+
+@pytest.mark.parametrize(
+    ("size", "changes"),
+    [
+        (7, {}),
+        (10, {"cohort": None}),
+        (2, {"cohort": 2}),
+        (0, {"cohort": 1}),
+        (7, {"model": SPHERE, "loss": MeanSquares()}),
+        (0, {"model": Model(encoder=Mlp(widths=(256, 256)))}),
+        (0, {"model": Model(encoder=SmallNet(norm="group"))}),
+        (0, {"algorithm": scaffold()}),
+        (0, {"local": LocalTraining(lr=0.1, head_epochs=1)}),
+        (0, {"compile": True}),
+        (0, {"stack": 0}),
+        (3, {"stack": 3}),
+    ],
+)
+def test_where_nobody_says_tiny_models_are_stacked(size: int, changes: dict[str, object]) -> None:
+    assembly = assemble(experiment(**changes))
+    assert assembly.experiment.stack == size
+    stack = assembly.stack()
+    assert (0 if stack is None else stack.size) == size
+
+
+def test_a_run_keeps_the_number_and_goes_on_with_it(tmp_path: Path) -> None:
+    e = experiment(rounds=3)
+    whole = run_to_end(e, tmp_path / "whole")
+    assert read(tmp_path / "whole").stack == 7
+    rounds = run(e, tmp_path / "stopped")
+    next(rounds)
+    rounds.close()  # type: ignore[attr-defined]
+    for again in (e, read(tmp_path / "stopped")):  # as it was asked for, and as it was stored
+        resumed = run_to_end(again, tmp_path / "stopped", resume=True)
+        assert resumed["weights_sha256"] == whole["weights_sha256"]
+    with pytest.raises(RunError, match="stack: 7 → 0"):
+        run_to_end(replace(e, stack=0), tmp_path / "whole", resume=True)
+
+
+def test_clients_apart_train_one_by_one_unless_told_otherwise() -> None:
+    assert (experiment().apart().stack, experiment(stack=4).apart().stack) == (0, 4)
 
 
 def test_the_largest_clients_are_begun_with() -> None:

@@ -21,7 +21,7 @@ from spherefed.nn.encoders import has_batch_statistics
 from spherefed.nn.layers import likes_channels_last
 from spherefed.nn.passes import check_bfloat16, check_compiler
 from spherefed.rng import Purpose, stream, torch_stream
-from spherefed.stacking import Stack
+from spherefed.stacking import Stack, suggested
 from spherefed.tensors import one_thread
 from spherefed.workbench import Workbench
 
@@ -122,6 +122,9 @@ def assemble(experiment: Experiment, *, device: str = "cpu", data_root: str | No
     data = load_data(experiment, data_root)
     parts = split_data(experiment, data)
     bench = build_bench(experiment, data.input_shape, data.num_classes, device)
+    if experiment.stack is None:
+        cohort = experiment.cohort or experiment.partition.clients
+        experiment = replace(experiment, stack=0 if experiment.against_stacking else suggested(bench, cohort))
     return Assembly(experiment, data, parts, bench)
 
 

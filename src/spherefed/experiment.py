@@ -112,9 +112,9 @@ class Experiment:
     """Fewest examples for which a client sends calibration statistics; fewer would reveal them."""
     evaluate_every: int = 1
     """Rounds between evaluations on the test set; the last round is always evaluated."""
-    stack: int = 0
-    """Clients that train as one computation, so many in the order they are asked: faster where models are small, equal
-    up to rounding; 0: one by one."""
+    stack: int | None = None
+    """Clients that train as one computation, so many in the order they are asked: faster where models are tiny, equal
+    up to rounding; 0: one by one; none: what `stacking.suggested` says of the model, and a run keeps the number."""
     compile: bool = False
     """Train through torch.compile: faster where models are large, equal up to rounding; needs a C++ compiler."""
     precision: Precision = "fp32"
@@ -167,14 +167,21 @@ class Experiment:
 
     def _check_stack(self) -> None:
         """Whether clients can train as one; what the model has to say about it is seen when it is built."""
-        if self.stack < 0:
+        if self.stack is not None and self.stack < 0:
             raise ConfigError(f"stack must not be negative, got {self.stack}")
-        if self.stack and (self.algorithm.keeps_memory or self.local.head_epochs):
-            which = "local.head_epochs" if self.local.head_epochs else "an algorithm whose clients remember"
+        if self.stack and (which := self.against_stacking):
             raise ConfigError(f"stack = {self.stack} does not go with {which}; use stack = 0")
-        if self.stack and (self.compile or self.precision != "fp32"):
-            which = "compile = true" if self.compile else f"precision = {self.precision!r}"
-            raise ConfigError(f"stack = {self.stack} does not go with {which}; use stack = 0")
+
+    @property
+    def against_stacking(self) -> str | None:
+        """What keeps clients from training as one, whatever the model."""
+        ways = {
+            "local.head_epochs": self.local.head_epochs,
+            "an algorithm whose clients remember": self.algorithm.keeps_memory,
+            "compile = true": self.compile,
+            f"precision = {self.precision!r}": self.precision != "fp32",
+        }
+        return next((which for which, chosen in ways.items() if chosen), None)
 
     def _check_parts(self) -> None:
         """Whether what is shared, calibrated and personalised goes together."""
@@ -223,6 +230,10 @@ class Experiment:
         if self.calibrate_every is not None:  # then the rounds depend on the calibration
             return replace(self, personalization=None)
         return replace(self, calibration=None, personalization=None)
+
+    def apart(self) -> "Experiment":
+        """For clients that share no process: one by one, unless the experiment insists on something else."""
+        return replace(self, stack=0) if self.stack is None else self
 
     def with_seed(self, seed: int) -> "Experiment":
         return replace(self, seed=seed)

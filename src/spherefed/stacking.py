@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
-from torch.nn.utils.rnn import pad_sequence
 
 from spherefed.client import Client
 from spherefed.errors import ConfigError
@@ -21,6 +20,19 @@ from spherefed.rng import Purpose, stream
 from spherefed.tensors import one_thread
 from spherefed.training import Descent, descend, effective_steps, gradient_of
 from spherefed.workbench import Workbench
+
+TINY, TOGETHER = 16_384, 10
+"""Up to so many parameters, so many clients at a time."""
+
+
+def suggested(bench: Workbench, cohort: int) -> int:
+    """How many clients to stack where nobody said: a rule by model and cohort, never by a clock.
+
+    Measured (docs/speed.md): calls and not products are the price of a tiny chain of plain layers, and stacked clients
+    share them. With ever more parameters they only drive each other's out of the processor's caches.
+    """
+    tiny = bench.chain is not None and sum(p.numel() for p in bench.params.values()) <= TINY
+    return min(TOGETHER, cohort) if tiny and cohort > 1 else 0
 
 
 class Stack:
@@ -36,6 +48,8 @@ class Stack:
         if bench.classifier.head.learned:
             head = bench.params[LEARNED_HEAD].detach()
             own[LEARNED_HEAD] = head.expand(size, *head.shape).clone().requires_grad_()
+        if own.keys() != bench.params.keys():
+            raise ConfigError(f"stack = {size} needs a model that uses every parameter once; use stack = 0")
         self.params = {name: own[name] for name in bench.params}
         self._fixed_head = bench.classifier.head.weight
 
@@ -111,7 +125,10 @@ def _steps(
     while chosen := list(takewhile(len, (next(course, NO_BATCH) for course in courses))):
         sizes = [len(positions) for positions in chosen]
         num, longest = len(sizes), max(sizes)
-        positions = pad_sequence(chosen).flatten()  # example by example, client by client
+        # Example by example, client by client. Who is short is filled up with examples of his own: those of another
+        # might not be numbers, and nothing times that is no number either.
+        filled = [positions.repeat(-(-longest // len(positions)))[:longest] for positions in chosen]
+        positions = torch.stack(filled, dim=1).flatten()
         inputs, labels = data.inputs.index_select(0, positions), data.labels.index_select(0, positions).to(device)
         if duties.augment is not None:
             apart = inputs.view(longest, num, *inputs.shape[1:])

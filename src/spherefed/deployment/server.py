@@ -41,7 +41,7 @@ class Order:
 
 def serve(open_exchange: Callable[[str], Exchange], order: Order) -> Iterator[Progress]:
     """Run the order to its end, yielding after every round."""
-    experiment, out = from_text(order.experiment), Path(order.out)
+    experiment, out = from_text(order.experiment).apart(), Path(order.out)
     if experiment.stack:
         raise ConfigError(f"stack = {experiment.stack} needs clients in one process; use stack = 0 between sites")
     if order.resume and RunDirectory(out).finished:

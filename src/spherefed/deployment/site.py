@@ -122,7 +122,7 @@ def _desk(experiment: str, run: str, site: Site) -> _Desk:
 def _new_desk(experiment: str, run: str, site: Site) -> _Desk:
     if not re.fullmatch(r"[0-9a-z-]{1,64}", run):
         raise ConfigError(f"a run's number is small letters and digits, got {run!r}")
-    assembly = assemble_site(from_text(experiment), site)
+    assembly = assemble_site(from_text(experiment).apart(), site)
     folder = Path(site.memory).expanduser() / f"{assembly.experiment.digest()[:16]}-{run}" if site.memory else None
     if assembly.experiment.keeps_memory and folder is None:
         raise ConfigError("clients of this method remember: the site's config needs memory=FOLDER")
