@@ -30,7 +30,7 @@ class Mode:
 
 OWN = {
     "default": Mode(),
-    "checkpoint 100": Mode(engine={"checkpoint_every": 100}),
+    "one by one": Mode(experiment={"stack": 0}, engine={"checkpoint_every": 100}),
     "stacked 5": Mode(experiment={"stack": 5}, engine={"checkpoint_every": 100}),
     "stacked 10": Mode(experiment={"stack": 10}, engine={"checkpoint_every": 100}),
     "workers 1": Mode(engine={"workers": 1}),

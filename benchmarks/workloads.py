@@ -36,7 +36,7 @@ def overhead_bound() -> Workload:
         warm_up=5,
         experiment=Experiment(
             name="overhead",
-            rounds=65,
+            rounds=205,
             data=Data(name="digits"),
             partition=Dirichlet(alpha=0.5, clients=100, min_size=2),
             model=Model(encoder=Mlp(widths=(64,))),

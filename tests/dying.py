@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from small import blobs, save_arrays, tiny
-from spherefed import client, runner, runs
+from spherefed import checkpoints, client, runner
 from spherefed.algorithms import Algorithm
 from spherefed.experiment import Data, Experiment
 from spherefed.server_optimizers import ServerSgd
@@ -66,8 +66,19 @@ def before_the_first_checkpoint(folder: Path) -> None:
     runner.run_to_end(experiment(folder), folder / "before-checkpoint", engine=runner.Engine(checkpoint_every=5))
 
 
-def before_a_checkpoint_is_in_place(folder: Path) -> None:
-    runs.write_tensors = at_call(1 + 13, runs.write_tensors)  # the first call writes the partition
+def in_mid_checkpoint(folder: Path) -> None:
+    overwrite, calls = checkpoints.overwrite, 0
+
+    def torn(path: Path, content: bytes) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 13:
+            with path.open("r+b") as file:
+                file.write(content[: len(content) // 2])
+            die()
+        overwrite(path, content)
+
+    checkpoints.overwrite = torn
     runner.run_to_end(experiment(folder), folder / "torn")
 
 
@@ -81,7 +92,7 @@ WAYS = {
     "mid-round": in_mid_round,
     "between-checkpoints": between_checkpoints,
     "before-checkpoint": before_the_first_checkpoint,
-    "torn": before_a_checkpoint_is_in_place,
+    "torn": in_mid_checkpoint,
     "finishing": while_finishing,
 }
 

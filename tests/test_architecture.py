@@ -31,7 +31,7 @@ ROWS = [
     ["server_optimizers", "consistency", "algorithms", "admission", "schedules", "federation", "gathering"],
     ["experiment", "assembly"],
     ["engines"],
-    ["runs", "environment", "runner", "deployment"],
+    ["checkpoints", "runs", "environment", "runner", "deployment"],
     ["inspection", "costs", "comparison", "tuning", "recipes", "report", "cli"],
 ]
 ORDER = [room for row in ROWS for room in row]

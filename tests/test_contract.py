@@ -20,6 +20,7 @@ from spherefed.algorithms import Algorithm, moon
 from spherefed.assembly import Assembly, assemble
 from spherefed.calibration import Calibration, Ccvr, Oracle
 from spherefed.calibration.refit import Refit
+from spherefed.checkpoints import Checkpoints
 from spherefed.data import sources
 from spherefed.data.partition import Dirichlet
 from spherefed.engines.local import InProcess
@@ -224,10 +225,18 @@ def training_loss(assembly: Assembly, model: ModelState) -> float:
 def outcome(path: Path) -> tuple[Any, ...]:
     """Everything a run leaves behind that must be equal: weights, accuracies, what server and clients remember."""
     directory = RunDirectory(path)
-    result, (checkpoint, _) = directory.result(), read_tensors(path / "checkpoint.safetensors")
+    result, checkpoint = directory.result(), Checkpoints(path).load()
+    assert checkpoint is not None
     memory = sorted((path / "memory").iterdir()) if (path / "memory").exists() else []
     remembered = {file.name: digest(read_tensors(file)[0]) for file in memory}
-    return result["weights_sha256"], result["accuracy"], result["calibration"], digest(checkpoint), remembered
+    return (
+        result["weights_sha256"],
+        result["accuracy"],
+        result["calibration"],
+        checkpoint.model.digest(),
+        digest(checkpoint.memory),
+        remembered,
+    )
 
 
 def test_what_is_compared_after_a_resume_holds_both_memories(tmp_path: Path) -> None:
@@ -235,8 +244,9 @@ def test_what_is_compared_after_a_resume_holds_both_memories(tmp_path: Path) -> 
     for base, server, clients in (("scaffold", True, True), ("fedadam", True, False), ("moon", False, True)):
         e = replace(experiment((base, Learned, False, CrossEntropy, None)), rounds=1)
         run_to_end(e, tmp_path / base)
-        names = read_tensors(tmp_path / base / "checkpoint.safetensors")[0]
-        assert any(name.startswith("server.") for name in names) == server
+        checkpoint = Checkpoints(tmp_path / base).load()
+        assert checkpoint is not None
+        assert bool(checkpoint.memory) == server
         assert bool(outcome(tmp_path / base)[-1]) == clients
 
 

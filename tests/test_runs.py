@@ -16,9 +16,11 @@ import dying
 from small import blobs, save_arrays, tiny
 from spherefed.algorithms import Algorithm
 from spherefed.assembly import assemble
+from spherefed.checkpoints import NAMES, Checkpoint
 from spherefed.data.partition import Dirichlet
 from spherefed.errors import ConfigError, RunError
 from spherefed.experiment import Data, Experiment, changed, read
+from spherefed.files import read_tensors
 from spherefed.runner import Engine, load, run, run_to_end
 from spherefed.runs import RunDirectory, read_lines
 from spherefed.server_optimizers import ServerSgd
@@ -73,9 +75,12 @@ def test_resuming_starts_behind_the_newest_checkpoint(killed: Path, whole: dict[
     progress = run(experiment, directory, engine=engine)
     for _ in range(5):
         next(progress)
-    stored = (directory / "checkpoint.safetensors").read_bytes()
+    stored = RunDirectory(directory).load_checkpoint()
     progress.close()  # type: ignore[attr-defined]
-    assert (directory / "checkpoint.safetensors").read_bytes() != stored  # stopping wrote the fifth round too
+    stopped = RunDirectory(directory).load_checkpoint()
+    assert stored is not None
+    assert stopped is not None
+    assert (stored.next_round, stopped.next_round) == (3, 5)  # stopping wrote the fifth round too
     resumed = run(experiment, directory, engine=engine, resume=True)
     assert [p.index for p in resumed] == list(range(5, dying.ROUNDS))
     assert RunDirectory(directory).result()["weights_sha256"] == whole["weights_sha256"]
@@ -162,7 +167,7 @@ def test_a_partition_that_comes_out_otherwise_is_refused(experiment: Experiment,
         run_to_end(experiment, tmp_path / "run", resume=True)
 
 
-@pytest.mark.parametrize("left", ["experiment.json", "checkpoint.safetensors", "rounds.jsonl"])
+@pytest.mark.parametrize("left", ["experiment.json", *NAMES, "rounds.jsonl"])
 def test_a_run_is_never_overwritten(experiment: Experiment, tmp_path: Path, left: str) -> None:
     run_to_end(experiment, tmp_path / "run")
     for path in (tmp_path / "run").iterdir():
@@ -232,14 +237,68 @@ def damage_foreign(path: Path) -> None:
     save_file({"other.weight": torch.ones(2)}, path, {"next_round": "1"})
 
 
+def damage_flipped(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+
+
 @pytest.mark.parametrize(
-    "damage", [damage_cut, damage_empty, damage_garbage, damage_unlabelled, damage_mislabelled, damage_foreign]
+    "damage",
+    [damage_cut, damage_empty, damage_garbage, damage_unlabelled, damage_mislabelled, damage_foreign, damage_flipped],
 )
 def test_a_damaged_checkpoint_is_an_error(experiment: Experiment, tmp_path: Path, damage: Any) -> None:
     next(run(experiment, tmp_path / "run"))
     damage(tmp_path / "run" / "checkpoint.safetensors")
     with pytest.raises(RunError, match="checkpoint"):
         run_to_end(experiment, tmp_path / "run", resume=True)
+
+
+def damage_half_written(path: Path) -> None:
+    """The beginning of the new content, the end of the old."""
+    other = path.with_name(next(name for name in NAMES if name != path.name)).read_bytes()
+    assert len(other) == path.stat().st_size
+    path.write_bytes(other[: len(other) // 2] + path.read_bytes()[len(other) // 2 :])
+
+
+@pytest.mark.parametrize(
+    "damage", [damage_cut, damage_empty, damage_garbage, damage_unlabelled, damage_flipped, damage_half_written]
+)
+@pytest.mark.parametrize("name", NAMES)
+def test_where_one_checkpoint_is_torn_the_other_serves(
+    experiment: Experiment, tmp_path: Path, damage: Any, name: str
+) -> None:
+    expected = run_to_end(experiment, tmp_path / "whole")
+    rounds = run(experiment, tmp_path / "run")
+    next(rounds), next(rounds)
+    rounds.close()  # type: ignore[attr-defined]
+    damage(tmp_path / "run" / name)
+    resumed = [p.index for p in run(experiment, tmp_path / "run", resume=True)]
+    assert resumed == ([2] if name == NAMES[0] else [1, 2])  # the first round was saved in the first place
+    assert RunDirectory(tmp_path / "run").result()["weights_sha256"] == expected["weights_sha256"]
+
+
+def test_a_checkpoint_never_goes_where_the_newest_lies(experiment: Experiment, tmp_path: Path) -> None:
+    model = assemble(experiment).initial()
+    for next_round in range(1, 8):  # each by a process of its own, which finds what the others left
+        RunDirectory(tmp_path).save_checkpoint(Checkpoint(next_round, model, {}))
+        found = [load_checkpoint_round(tmp_path / name) for name in NAMES if (tmp_path / name).exists()]
+        assert sorted(found) == [next_round - 1, next_round][-len(found) :]
+
+
+def load_checkpoint_round(path: Path) -> int:
+    return int(read_tensors(path)[1]["next_round"])
+
+
+def test_a_checkpoint_of_an_older_version_without_a_digest_is_gone_on_from(
+    experiment: Experiment, tmp_path: Path
+) -> None:
+    expected = run_to_end(experiment, tmp_path / "whole")
+    next(run(experiment, tmp_path / "run"))
+    path = tmp_path / "run" / NAMES[0]
+    save_file(load_file(path), path, {"next_round": "1"})
+    result = run_to_end(experiment, tmp_path / "run", resume=True)
+    assert result["weights_sha256"] == expected["weights_sha256"]
 
 
 @pytest.mark.parametrize("name", ["result.json", "model.safetensors"])

@@ -11,6 +11,7 @@ import torch
 
 from spherefed.allocation import freed_memory_kept
 from spherefed.assembly import Assembly, assemble, build_bench, on_device
+from spherefed.checkpoints import Checkpoint
 from spherefed.data import sources
 from spherefed.engines.local import InProcess, Parallel
 from spherefed.environment import environment
@@ -23,7 +24,7 @@ from spherefed.messages import LEARNED_HEAD, ModelState
 from spherefed.nn.classifier import Classifier
 from spherefed.nn.prototypes import coherence
 from spherefed.personalization import BlendedFfc
-from spherefed.runs import Checkpoint, RunDirectory, read_json, read_lines
+from spherefed.runs import RunDirectory, read_json, read_lines
 from spherefed.tensors import Tensors, digest, one_thread, under
 
 if TYPE_CHECKING:

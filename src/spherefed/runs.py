@@ -6,7 +6,7 @@ dataset.json            name, classes, input shape, counts, provenance: what a m
 partition.safetensors   indices, offsets, label counts; its digest in the metadata
 rounds.jsonl            one line per round
 ledger.jsonl            one line per refused reply
-checkpoint.safetensors  the newest checkpoint: model, server memory; the round in the metadata
+checkpoint*.safetensors the two newest checkpoints: model, server memory; the round in the metadata
 memory/                 what clients remember, stamped with the round; only for methods that let them
 model.safetensors       the final model
 result.json             accuracies, calibration, traffic, times; exists only when the run is finished
@@ -18,7 +18,7 @@ import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from errno import ENOSPC
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from spherefed import checkpoints
+from spherefed.checkpoints import Checkpoint, Checkpoints
 from spherefed.data.partition import Partition
 from spherefed.errors import RunError
 from spherefed.experiment import Experiment, read
@@ -37,19 +39,14 @@ from spherefed.tensors import Tensors
 
 
 @dataclass(frozen=True, slots=True)
-class Checkpoint:
-    """Where to go on: the next round, the model so far, the server's memory."""
-
-    next_round: int
-    model: ModelState
-    memory: Tensors
-
-
-@dataclass(frozen=True, slots=True)
 class RunDirectory:
     """The files of one run."""
 
     path: Path
+    _checkpoints: Checkpoints = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_checkpoints", Checkpoints(self.path))
 
     @property
     def finished(self) -> bool:
@@ -57,7 +54,7 @@ class RunDirectory:
 
     def check_new(self) -> None:
         """Refuse a folder that holds a run."""
-        for name in ("experiment.json", "checkpoint.safetensors", "rounds.jsonl"):
+        for name in ("experiment.json", *checkpoints.NAMES, "rounds.jsonl"):
             if (self.path / name).exists():
                 raise RunError(f"{self.path} holds a run already; use --resume to go on with it, or another --out")
 
@@ -115,7 +112,9 @@ class RunDirectory:
         ledger = [line for line in read_lines(other.path / "ledger.jsonl") if line["round"] < experiment.rounds]
         _append(self.path / "ledger.jsonl", ledger)
         _append(self.path / "rounds.jsonl", read_lines(other.path / "rounds.jsonl"))
-        write_bytes(self.path / "checkpoint.safetensors", (other.path / "checkpoint.safetensors").read_bytes())
+        checkpoint = other._checkpoints.load()
+        assert checkpoint is not None
+        self._checkpoints.save(checkpoint)
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -146,9 +145,7 @@ class RunDirectory:
         _append(self.path / "ledger.jsonl", refused)
 
     def save_checkpoint(self, checkpoint: Checkpoint) -> None:
-        tensors = dict(checkpoint.model.tensors())
-        tensors.update({f"server.{name}": t for name, t in checkpoint.memory.items()})
-        write_tensors(self.path / "checkpoint.safetensors", tensors, {"next_round": str(checkpoint.next_round)})
+        self._checkpoints.save(checkpoint)
         self.memory().settle(checkpoint.next_round)
 
     def memory(self) -> MemoryDirectory:
@@ -157,18 +154,8 @@ class RunDirectory:
 
     def load_checkpoint(self) -> Checkpoint | None:
         """The newest checkpoint, or None; lines of later rounds, written before a crash, are cut off."""
-        path = self.path / "checkpoint.safetensors"
-        if not path.exists():
-            next_round, checkpoint = 0, None
-        else:
-            tensors, metadata = read_tensors(path)
-            memory = {n.removeprefix("server."): t for n, t in tensors.items() if n.startswith("server.")}
-            try:
-                next_round = int(metadata["next_round"])
-                model = ModelState.from_tensors({n: t for n, t in tensors.items() if not n.startswith("server.")})
-            except (KeyError, ValueError) as error:
-                raise RunError(f"{path} is no checkpoint: {error}") from error
-            checkpoint = Checkpoint(next_round, model, memory)
+        checkpoint = self._checkpoints.load()
+        next_round = 0 if checkpoint is None else checkpoint.next_round
         self.memory().rewind(next_round)
         for name in ("rounds.jsonl", "ledger.jsonl"):
             kept = [line for line in read_lines(self.path / name) if line["round"] < next_round]
