@@ -43,11 +43,12 @@ class Consistency:
         if num < 2:
             return None
         num_pairs = num * (num - 1) / 2
-        norms_KC = torch.cat(self._norms).sort(dim=0).values
-        unit_squares = int((norms_KC >= SMALLEST).sum())
+        norms_KC = self._norms[0] if len(self._norms) == 1 else torch.cat(self._norms)
+        unit_squares = int(torch.count_nonzero(norms_KC >= SMALLEST))
         cosines = (float(self._unit_sum.square().sum()) - unit_squares) / 2 / num_pairs
         # Sorted ascending, the i-th norm is subtracted K−1−i times and subtracted from i times.
-        weight_K = 2 * torch.arange(num, dtype=torch.float64, device=norms_KC.device) - (num - 1)
-        differences = float((weight_K[:, None] * norms_KC).sum()) / num_pairs
+        sums_K = norms_KC.sort(dim=0).values.sum(dim=1)
+        weight_K = torch.arange(1 - num, num, 2, dtype=torch.float64, device=sums_K.device)
+        differences = float(weight_K.dot(sums_K)) / num_pairs
         num_classes = len(self._head)
         return {"cosine": cosines / num_classes, "norm_difference": differences / num_classes}

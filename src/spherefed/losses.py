@@ -11,8 +11,8 @@ from spherefed.errors import ConfigError
 from spherefed.tensors import one
 
 _aten = torch.ops.aten
-_MEAN, _IGNORED = 1, -100
-"""Torch's numbers for an average over examples, and for the label that its cross-entropy leaves out."""
+_EACH, _MEAN, _IGNORED = 0, 1, -100
+"""Torch's numbers for no average over examples and for one, and for the label that its cross-entropy leaves out."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,12 +30,16 @@ class CrossEntropy:
     def __call__(self, scores: Tensor, labels: Tensor) -> Tensor:
         return functional.cross_entropy(self._scaled(scores), labels)
 
-    def slope(self, scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """The loss, and  ∂/∂scores = τ/n · (softmax(τ · scores) − one_hot(y)),  by the functions autograd calls."""
+    def slope(self, scores: Tensor, labels: Tensor, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """The loss, and  ∂/∂scores = τ/n · (softmax(τ · scores) − one_hot(y)),  by the functions autograd calls.
+
+        With `weights`, (n,) in the place of 1/n: each example's loss, (n,), and the slope of their weighted sum.
+        """
+        how = _MEAN if weights is None else _EACH
         log_p = functional.log_softmax(self._scaled(scores), dim=1)
-        value, weight = _aten.nll_loss_forward.default(log_p, labels, None, _MEAN, _IGNORED)
-        start = one(value.dtype, value.device)
-        slope = _aten.nll_loss_backward.default(start, log_p, labels, None, _MEAN, _IGNORED, weight)
+        value, counted = _aten.nll_loss_forward.default(log_p, labels, None, how, _IGNORED)
+        start = one(value.dtype, value.device) if weights is None else weights
+        slope = _aten.nll_loss_backward.default(start, log_p, labels, None, how, _IGNORED, counted)
         return value, self._scaled(_aten._log_softmax_backward_data.default(slope, log_p, 1, log_p.dtype))
 
     def each(self, scores: Tensor, labels: Tensor) -> Tensor:
@@ -55,11 +59,14 @@ class MeanSquares:
     def __call__(self, scores: Tensor, labels: Tensor) -> Tensor:
         return sphere_mse(scores, labels)
 
-    def slope(self, scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """The loss, and  ∂/∂scores = 2/(nC) · (scores − one_hot(y))."""
+    def slope(self, scores: Tensor, labels: Tensor, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """The loss, and  ∂/∂scores = 2/(nC) · (scores − one_hot(y));  with `weights` as for cross-entropy."""
         targets = functional.one_hot(labels, scores.shape[1]).to(scores.dtype)
-        value = functional.mse_loss(scores, targets)
-        return value, _aten.mse_loss_backward.default(one(value.dtype, value.device), scores, targets, _MEAN)
+        if weights is None:
+            value = functional.mse_loss(scores, targets)
+            return value, _aten.mse_loss_backward.default(one(value.dtype, value.device), scores, targets, _MEAN)
+        apart = scores - targets
+        return apart.square().mean(dim=1), apart * (2 / scores.shape[1] * weights)[:, None]
 
     def each(self, scores: Tensor, labels: Tensor) -> Tensor:
         """Example by example, (n,)."""

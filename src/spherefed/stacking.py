@@ -11,17 +11,20 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
+from torch.nn.utils.rnn import pad_sequence
 
 from spherefed.client import Client
 from spherefed.errors import ConfigError
+from spherefed.losses import Loss
 from spherefed.messages import LEARNED_HEAD, ModelState, Train, TrainReply
+from spherefed.nn.chain import Chain, chain_of
 from spherefed.nn.stacked import first, stacked
 from spherefed.rng import Purpose, stream
 from spherefed.tensors import one_thread
-from spherefed.training import Descent, descend, effective_steps, gradient_of
+from spherefed.training import Descent, Gradient, descend, effective_steps, gradient_of
 from spherefed.workbench import Workbench
 
-TINY, TOGETHER = 16_384, 10
+TINY, TOGETHER = 65_536, 10
 """Up to so many parameters, so many clients at a time."""
 
 
@@ -51,11 +54,12 @@ class Stack:
         if own.keys() != bench.params.keys():
             raise ConfigError(f"stack = {size} needs a model that uses every parameter once; use stack = 0")
         self.params = {name: own[name] for name in bench.params}
-        self._fixed_head = bench.classifier.head.weight
+        self._fixed_head = bench.classifier.head.weight.detach().clone()
+        self._chains: dict[int, Chain | None] = {}
 
     def lay(self, model: ModelState) -> None:
         """Give every client this model."""
-        self._fixed_head = self.bench.head_of(model)
+        self._fixed_head.copy_(self.bench.head_of(model))
         with torch.no_grad():
             torch._foreach_copy_(list(self.params.values()), [model.params[name] for name in self.params])
 
@@ -64,15 +68,43 @@ class Stack:
         with torch.no_grad():
             return {name: stacked - model.params[name] for name, stacked in self.params.items()}
 
-    def scores(self, inputs: Tensor, num: int) -> Tensor:
-        """(n, K·c, …) → (n, K, C) for the first K clients."""
-        features_nKl = self._encoder(inputs).reshape(len(inputs), num, -1)
+    def gradient(self, inputs: Tensor, labels: Tensor, weights: Tensor, loss: Loss) -> tuple[Tensor, Gradient]:
+        """Of the first K clients, with inputs (K, n, …), labels and weights (K, n): each one's Σ_n weight · loss.
+
+        And the gradient of the sum over clients: so each client's parameters feel their own loss alone.
+        """
+        chain = self._chain(len(labels))
+        if chain is None:
+            each_Kn = loss.each(self._scores(inputs).flatten(0, 1), labels.flatten()).view_as(labels)
+            value_K = (each_Kn * weights).sum(dim=1)
+            return value_K.detach(), gradient_of(value_K.sum(), tuple(self.params.values()))
+
+        def slope(scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+            each, g = loss.slope(scores.flatten(0, 1), labels.flatten(), weights.flatten())
+            return (each.view_as(labels) * weights).sum(dim=1), g.view_as(scores)
+
+        return chain.gradient(inputs, labels, slope)
+
+    def _chain(self, num: int) -> Chain | None:
+        """For the first so many clients; None where autograd has to do it."""
+        if num not in self._chains:
+            bench = self.bench
+            own = {id(p): self.params[name].detach()[:num] for name, p in bench.params.items()}
+            head = {id(bench.classifier.head.weight): self._fixed_head} | own
+            chained = bench.chain is not None and all(id(p) in own for p in bench.classifier.encoder.parameters())
+            self._chains[num] = chain_of(bench.classifier, lambda p: head[id(p)], stacked=True) if chained else None
+        return self._chains[num]
+
+    def _scores(self, inputs: Tensor) -> Tensor:
+        """(K, n, c, …) → (K, n, C)."""
+        num, longest = inputs.shape[:2]
+        side_by_side = inputs.transpose(0, 1).flatten(1, 2)
+        features_Knl = self._encoder(side_by_side).reshape(longest, num, -1).transpose(0, 1)
         if self.bench.classifier.normalize:
-            features_nKl = functional.normalize(features_nKl, dim=2)
+            features_Knl = functional.normalize(features_Knl, dim=2)
         if LEARNED_HEAD not in self.params:
-            return functional.linear(features_nKl, self._fixed_head)
-        head_KlC = first(self.params[LEARNED_HEAD], num).transpose(1, 2)
-        return torch.bmm(features_nKl.transpose(0, 1), head_KlC).transpose(0, 1)
+            return functional.linear(features_Knl, self._fixed_head)
+        return torch.bmm(features_Knl, first(self.params[LEARNED_HEAD], num).mT)
 
 
 def train_together(stack: Stack, clients: Sequence[Client], request: Train) -> list[TrainReply]:
@@ -114,34 +146,30 @@ def train_together(stack: Stack, clients: Sequence[Client], request: Train) -> l
 def _steps(
     stack: Stack, clients: Sequence[Client], round_index: int, seen: list[tuple[Tensor, list[int]]]
 ) -> Iterator[Descent]:
-    """The gradient of Σ_k of client k's mean loss over its own batch: each client's weights feel their own loss alone.
+    """The gradient of Σ_k of client k's mean loss over its own batch.
 
-    Short batches are filled up with examples that weigh nothing.
+    Short batches are filled up with examples that weigh nothing; with those of the client itself, because others'
+    might not be numbers, and nothing times that is no number either.
     """
     duties, data, device = clients[0].duties, clients[0].examples, stack.bench.device
-    weights = tuple(stack.params.values())
     orders = [stream(duties.seed, Purpose.BATCHES, round_index, client.id) for client in clients]
     courses = [_positions(client, order) for client, order in zip(clients, orders, strict=True)]
     while chosen := list(takewhile(len, (next(course, NO_BATCH) for course in courses))):
         sizes = [len(positions) for positions in chosen]
         num, longest = len(sizes), max(sizes)
-        # Example by example, client by client. Who is short is filled up with examples of his own: those of another
-        # might not be numbers, and nothing times that is no number either.
-        filled = [positions.repeat(-(-longest // len(positions)))[:longest] for positions in chosen]
-        positions = torch.stack(filled, dim=1).flatten()
+        padded_Kn = pad_sequence(chosen, batch_first=True, padding_value=-1)
+        positions = torch.where(padded_Kn < 0, padded_Kn[:, :1], padded_Kn).flatten()
         inputs, labels = data.inputs.index_select(0, positions), data.labels.index_select(0, positions).to(device)
         if duties.augment is not None:
-            apart = inputs.view(longest, num, *inputs.shape[1:])
-            for place, size in enumerate(sizes):
-                apart[:size, place] = duties.augment(apart[:size, place].contiguous(), orders[place])
-        inputs = data.finished(inputs, device)
-        inputs = inputs.reshape(longest, num * inputs.shape[1], *inputs.shape[2:])
-        each_nK = duties.loss.each(stack.scores(inputs, num).reshape(longest * num, -1), labels).view(longest, num)
-        counts_K = torch.tensor(sizes, device=device)
-        weights_nK = (torch.arange(longest, device=device)[:, None] < counts_K) / counts_K.to(each_nK.dtype)
-        mean_K = (each_nK * weights_nK).sum(dim=0)
-        seen.append((mean_K.detach(), sizes))
-        yield gradient_of(mean_K.sum(), weights), num
+            apart = inputs.view(num, longest, *inputs.shape[1:])
+            for own, size, order in zip(apart, sizes, orders, strict=False):
+                own[:size] = duties.augment(own[:size], order)
+        inputs = data.finished(inputs, device).view(num, longest, *inputs.shape[1:])
+        counts_K1 = torch.tensor(sizes, device=device)[:, None]
+        weights_Kn = (torch.arange(longest, device=device) < counts_K1) / counts_K1.to(stack.bench.dtype)
+        value_K, gradient = stack.gradient(inputs, labels.view(num, longest), weights_Kn, duties.loss)
+        seen.append((value_K, sizes))
+        yield gradient, num
 
 
 NO_BATCH = torch.zeros(0, dtype=torch.int64)

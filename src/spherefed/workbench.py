@@ -56,7 +56,7 @@ class Workbench:
         self.private = {n: t for n, t in {**values, **self.buffers}.items() if n not in shared}
         """What stays with the client: params and buffers that are not shared."""
         self._head = {"weight": classifier.head.weight.detach()}
-        self.device = classifier.head.weight.device
+        self.device, self.dtype = classifier.head.weight.device, classifier.head.weight.dtype
         self.smallest_batch = 2 if layers else 1
         """Fewest examples to train on at once: one example has no variance to be normalised by."""
         self.scored = training_pass(classifier, compile_for=compile_for, precision=precision)

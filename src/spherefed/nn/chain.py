@@ -55,9 +55,17 @@ class Chain:
         return value, found
 
 
-def chain_of(classifier: Classifier) -> Chain | None:
-    """None: there is a layer, or a hook, that only a call does justice to."""
-    layers = _taken_apart(classifier, Tensor.detach)  # the same memory, but what is done with it is no history
+See = Callable[[Tensor], Tensor]
+"""How layers look at their parameters: as they are, as plain values, or as those of several clients side by side."""
+
+
+def chain_of(classifier: Classifier, see: See = Tensor.detach, *, stacked: bool = False) -> Chain | None:
+    """None: there is a layer, or a hook, that only a call does justice to.
+
+    `see` gives the values that the chain computes with: the classifier's own, but no history for autograd. Where
+    clients are `stacked`, they are the first axis of what it gives for trained parameters, of inputs and of scores.
+    """
+    layers = _taken_apart(classifier, see, stacked)
     if layers is None:
         return None
     trained = tuple(parameter for layer in layers for parameter in layer.trained)
@@ -68,7 +76,7 @@ def chain_of(classifier: Classifier) -> Chain | None:
 
 def straight(classifier: Classifier) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
     """Inputs → features and scores, as the classifier has them, for autograd to differentiate."""
-    layers = _taken_apart(classifier, lambda parameter: parameter)
+    layers = _taken_apart(classifier, lambda parameter: parameter, stacked=False)
     return partial(_called, classifier) if layers is None else partial(_through, layers[:-1], layers[-1])
 
 
@@ -83,24 +91,21 @@ def _through(encoder: list[Layer], head: Layer, inputs: Tensor) -> tuple[Tensor,
     return inputs, head.forward(inputs)
 
 
-See = Callable[[Tensor], Tensor]
-"""How a layer looks at its parameters: as they are, or as plain values."""
-
-
-def _taken_apart(classifier: Classifier, see: See) -> list[Layer] | None:
-    encoder = None if _hooked(classifier) or _hooked(classifier.head) else _layers(classifier.encoder, see)
+def _taken_apart(classifier: Classifier, see: See, stacked: bool) -> list[Layer] | None:
+    encoder = None if _hooked(classifier) or _hooked(classifier.head) else _layers(classifier.encoder, see, stacked)
     if encoder is None:
         return None
     return [*encoder, *([_normalize()] if classifier.normalize else []), _linear(classifier.head.weight, None, see)]
 
 
-def _layers(module: nn.Module, see: See) -> list[Layer] | None:
+def _layers(module: nn.Module, see: See, stacked: bool) -> list[Layer] | None:
     if _hooked(module):
         return None
     if type(module) is nn.Sequential:
-        parts = [_layers(child, see) for child in module]  # not `children()`: a layer in two places is there once
+        # Not `children()`: a layer in two places is there once.
+        parts = [_layers(child, see, stacked) for child in module]
         return None if None in parts else [layer for part in parts for layer in part or ()]
-    layer = _layer(module, see)
+    layer = _layer(module, see, stacked)
     return None if layer is None else [layer]
 
 
@@ -108,14 +113,14 @@ def _hooked(module: nn.Module) -> bool:
     return any((module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks))
 
 
-def _layer(layer: nn.Module, see: See) -> Layer | None:
+def _layer(layer: nn.Module, see: See, stacked: bool) -> Layer | None:
     match layer:  # types are compared too, because subclasses may do anything
         case nn.Linear() if type(layer) is nn.Linear:
             return _linear(layer.weight, layer.bias, see)
         case nn.ReLU() if type(layer) is nn.ReLU and not layer.inplace:
             return _relu()
         case nn.Flatten() if type(layer) is nn.Flatten:
-            return _flatten(layer.start_dim, layer.end_dim)
+            return _flatten(layer.start_dim + (stacked and layer.start_dim >= 0), layer.end_dim)
     return None
 
 
@@ -124,6 +129,8 @@ def _linear(weight: Tensor, bias: Tensor | None, see: See) -> Layer:
     trains_weight, trains_bias = weight.requires_grad, bias is not None and bias.requires_grad
     trained = tuple(p for p in (weight, bias) if p is not None and p.requires_grad)
     w, b = see(weight), None if bias is None else see(bias)
+    if w.ndim == 3:
+        return _linear_of_each(w, b, trained)
 
     def to_trained(g: Tensor, x: Tensor) -> list[Tensor]:
         if g.ndim > 2:
@@ -134,6 +141,18 @@ def _linear(weight: Tensor, bias: Tensor | None, see: See) -> Layer:
         return found
 
     return Layer(lambda x: functional.linear(x, w, b), lambda g, x, y: g @ w, trained, to_trained)
+
+
+def _linear_of_each(w: Tensor, b: Tensor | None, trained: tuple[Tensor, ...]) -> Layer:
+    """The same for several clients, (K, n, i) → (K, n, o), each with its own W and b, all of them trained."""
+
+    def forward(x: Tensor) -> Tensor:
+        return torch.bmm(x, w.mT) if b is None else torch.baddbmm(b[:, None], x, w.mT)
+
+    def to_trained(g: Tensor, x: Tensor) -> list[Tensor]:
+        return [g.mT.bmm(x)] if b is None else [g.mT.bmm(x), g.sum(1)]
+
+    return Layer(forward, lambda g, x, y: g.bmm(w), trained, to_trained)
 
 
 def _relu() -> Layer:
@@ -149,8 +168,8 @@ def _normalize(eps: float = 1e-12) -> Layer:
     """z = h/‖h‖:  ∂h = (g − z(z·g)) / ‖h‖; torch divides by ε where ‖h‖ is less, and so does this."""
 
     def to_inputs(g: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        norm_n1 = torch.linalg.vector_norm(x, dim=1, keepdim=True)
-        along_n1 = (y * g).sum(dim=1, keepdim=True).mul_(norm_n1 >= eps)
+        norm_n1 = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+        along_n1 = (y * g).sum(dim=-1, keepdim=True).mul_(norm_n1 >= eps)
         return torch.addcmul(g, y, along_n1, value=-1).div_(norm_n1.clamp_min_(eps))
 
-    return Layer(partial(functional.normalize, eps=eps), to_inputs)
+    return Layer(partial(functional.normalize, dim=-1, eps=eps), to_inputs)
