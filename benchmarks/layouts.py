@@ -12,6 +12,7 @@ from statistics import median
 import torch
 from torch.nn import functional
 
+from spherefed.allocation import keep_freed_memory
 from spherefed.nn.classifier import Classifier
 from spherefed.nn.encoders import VGG13, ConvNet, MobileNetV2, ResNet18, SmallNet
 from spherefed.nn.heads import Learned
@@ -28,6 +29,7 @@ def main() -> None:
     parser.add_argument("--bf16", action="store_true")
     given = parser.parse_args()
     torch.set_num_threads(1)
+    keep_freed_memory()  # as runs do
     if given.bf16:
         check_bfloat16()
     print(

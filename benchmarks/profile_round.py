@@ -1,10 +1,10 @@
 """Where a round of the overhead-bound workload spends its CPU time, part by part, next to a bare loop.
 
-python benchmarks/profile_round.py --repetitions 100
+python benchmarks/profile_round.py --stack 10 --repetitions 100
 
-A part's share is what a round saves when that part is replaced by nothing, turn by turn in one run: profilers distort
-work that consists of many short calls. Parts overlap a little and what follows a part finds other things in the caches,
-so they need not add up.
+A part's share is what a round saves when that part is replaced by nothing, each such round beside a whole one:
+profilers distort work that consists of many short calls. Parts overlap a little and what follows a part finds other
+things in the caches, so they need not add up.
 """
 
 import argparse
@@ -25,8 +25,9 @@ from material import Material
 from torch.nn import functional
 from workloads import material_of, workload
 
-from spherefed import admission, algorithms, assembly, client, messages, runs, training, workbench
+from spherefed import admission, algorithms, assembly, client, messages, runs, stacking, training, workbench
 from spherefed.data.examples import Examples
+from spherefed.nn import chain
 from spherefed.runner import run
 
 NUM_ROUNDS = 1_000_000
@@ -39,25 +40,46 @@ class _NoConsistency:
     def summary(self) -> None: ...
 
 
-def parts() -> dict[str, list[tuple[Any, str, Any]]]:
-    """What is replaced by what, by the name of the part."""
+Parts = dict[str, list[tuple[Any, str, Any]]]
+"""What is replaced by what, by the name of the part."""
+
+
+def parts_of_training(stack: int) -> Parts:
     rng = np.random.default_rng(0)
     trained = training.Trained(1, 0.5)
     held: dict[str, Any] = {}
 
-    def no_gradient(value: object, weights: tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
-        return held.setdefault("gradient", [torch.zeros_like(w) for w in weights])  # type: ignore[no-any-return]
+    def no_gradient(self: chain.Chain, inputs: torch.Tensor, labels: torch.Tensor, _: object) -> Any:
+        found = [value.detach() for value in self.trained]
+        return held.setdefault("gradient", (torch.zeros(()), [torch.zeros_like(value) for value in found]))
 
     def one_batch(self: Examples, *_: object, **__: object) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         yield held.setdefault(f"batch {len(self)}", (torch.zeros(len(self), 1, 8, 8), torch.arange(len(self)) % 10))
 
+    def no_steps(
+        stack: stacking.Stack, clients: list[client.Client], _: int, seen: list[tuple[torch.Tensor, list[int]]]
+    ) -> Iterator[Any]:
+        seen.append((torch.zeros(len(clients)), [len(each.examples) for each in clients]))
+        yield held.setdefault("gradient", [torch.zeros_like(value) for value in stack.params.values()]), len(clients)
+
+    if stack:
+        return {
+            "the clients' batches, gradients and updates": [(stacking, "_steps", no_steps)],
+            "… random streams": [(stacking, "stream", lambda *_: rng)],
+            "laying the model": [(stacking.Stack, "lay", lambda *_: None)],
+        }
     return {
-        "nothing": [],
         "all of the clients' training": [(client, "train", lambda *_, **__: trained)],
-        "… backward": [(training, "gradient_of", no_gradient)],
+        "… gradients": [(chain.Chain, "gradient", no_gradient)],
         "… batches": [(Examples, "epoch", one_batch)],
         "random streams": [(client, "stream", lambda *_: rng)],
-        "laying the model on the bench": [(workbench.Workbench, "lay", lambda *_: None)],
+        "laying the model": [(workbench.Workbench, "lay", lambda *_: None)],
+    }
+
+
+def parts(stack: int) -> Parts:
+    return {
+        **parts_of_training(stack),
         "admission": [(admission, "_fault", lambda *_: None)],
         "weighing the traffic": [(messages.Traffic, "received", lambda *_: None)],
         "Eq. 2 and 3": [(algorithms, "Consistency", _NoConsistency)],
@@ -94,6 +116,7 @@ def steps_only(material: Material) -> Iterator[None]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repetitions", type=int, default=100)
+    parser.add_argument("--stack", type=int, default=0, help="clients that train as one; 0: one by one")
     given = parser.parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
@@ -101,27 +124,28 @@ def main() -> None:
         enough = replace(work, experiment=replace(work.experiment, rounds=given.repetitions + work.warm_up))
         material = material_of(enough)
         plain, floor = bare.rounds(material, material.fresh()), steps_only(material)
-        ours = run(replace(work.experiment, rounds=NUM_ROUNDS), Path(folder) / "run")
+        ours = run(replace(work.experiment, rounds=NUM_ROUNDS, stack=given.stack), Path(folder) / "run")
         for _ in range(work.warm_up):
             next(plain), next(floor), next(ours)
-        seconds: dict[str, list[float]] = {name: [] for name in parts()}
-        bares, floors = [], []
+        saved: dict[str, list[float]] = {name: [] for name in parts(given.stack)}
+        bares, floors, whole = [], [], []
         for _ in range(given.repetitions):
             bares.append(_timed(lambda: next(plain)))
             floors.append(_timed(lambda: next(floor)))
-            for name, replaced in parts().items():
+            next(ours)  # after the others, the first round finds nothing of ours in the caches
+            for name, replaced in parts(given.stack).items():
+                whole.append(_timed(lambda: next(ours)))
                 with _patched(replaced):
-                    seconds[name].append(_timed(lambda: next(ours)))
+                    saved[name].append(whole[-1] - _timed(lambda: next(ours)))
         ours.close()  # type: ignore[attr-defined]
-    whole = seconds.pop("nothing")
-    print(f"| part of a round | CPU, ms | of {1e3 * median(whole):.2f} |\n|---|---|---|")
-    for name, without in seconds.items():
-        saved = median(a - b for a, b in zip(whole, without, strict=True))
-        print(f"| {name} | {1e3 * saved:.2f} | {saved / median(whole):.0%} |")
-    ratio = median(a / b for a, b in zip(whole, bares, strict=True))
-    lowest = median(a / b for a, b in zip(floors, bares, strict=True))
-    took = f"{1e3 * median(bares):.2f} ms"
-    print(f"\na bare loop takes {took}; the ratio to it is {ratio:.2f}, of steps alone {lowest:.2f}")
+    usual, loop = median(whole), median(bares)
+    print(f"| part of a round | CPU, ms | of {1e3 * usual:.2f} |\n|---|---|---|")
+    for name, differences in saved.items():
+        print(f"| {name} | {1e3 * median(differences):.2f} | {median(differences) / usual:.0%} |")
+    lowest = median(floors) / loop
+    print(
+        f"\na bare loop takes {1e3 * loop:.2f} ms; the ratio to it is {usual / loop:.2f}, of steps alone {lowest:.2f}"
+    )
     print(f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
 
 

@@ -8,6 +8,7 @@ prints a part of it, and leaves the page alone.
 import argparse
 import os
 import platform
+from contextlib import suppress
 from pathlib import Path
 from statistics import median
 
@@ -21,10 +22,10 @@ from growth import table as growth
 
 PAGE = Path(__file__).parent.parent / "docs" / "performance.md"
 PARTS = ["overhead", "compute", "ffc", "growth"]
-REPETITIONS = {"overhead": 7, "compute": 5}
+REPETITIONS = {"overhead": 9, "compute": 7}
 TAKING_PART = {
-    "overhead": ["bare", "default", "checkpoint 100", "stacked 5", "stacked 10", *PEERS],
-    "compute": ["bare", "default", "compile", "workers 1", "workers 2", *PEERS],
+    "overhead": ["bare", "default", "one by one", "stacked 5", "stacked 10", *PEERS],
+    "compute": ["bare", "default", "compile", "bf16", "workers 1", "workers 2", *PEERS],
 }
 
 
@@ -68,7 +69,7 @@ def _split(names: str) -> list[str]:
 
 
 def _opening(load_before: float) -> str:
-    machine, load = platform.processor() or platform.machine(), os.getloadavg()[0]
+    machine, load = _processor(), os.getloadavg()[0]
     many, few = REPETITIONS.values()
     return f"""# Performance
 
@@ -89,6 +90,16 @@ in their own environments, in one process (Flower: with one Ray worker), by `ben
 what was added to the library to make the work equal: {", ".join(version(name) for name in PEERS)}."""
 
 
+def _processor() -> str:
+    """What the ratios of compiled and bf16 runs depend on most."""
+    with suppress(OSError):
+        lines = [line.partition(":") for line in Path("/proc/cpuinfo").read_text().splitlines()]
+        facts = {name.strip(): value.strip() for name, _, value in lines}
+        widest = [flag for flag in ("avx512_bf16", "avx512f", "avx2") if flag in facts.get("flags", "").split()]
+        return f"{facts.get('model name', platform.machine())} ({', '.join(widest) or 'no AVX2'})"
+    return platform.processor() or platform.machine()
+
+
 def _section(part: str, outcomes: dict[str, Outcome]) -> str:
     match part:
         case "overhead":
@@ -96,15 +107,18 @@ def _section(part: str, outcomes: dict[str, Outcome]) -> str:
 
 {ratios(outcomes)}
 
-By default every round is saved to the disk, which nobody else here does; `checkpoint 100` is `--checkpoint-every 100`,
-the work that is equal to the others'. `stacked K` is that with `--set stack=K`: K clients train as one computation
-(equal up to rounding to one by one). Where a round's time goes: [speed](speed.md)."""
+By default clients of so small a model train ten at a time, as one computation (equal up to rounding to one by one), and
+every round is saved to the disk, which nobody else here does. `one by one` is `--set stack=0` and `stacked K` is
+`--set stack=K`, both with `--checkpoint-every 100`. Where a round's time goes: [speed](speed.md).
+{_times_slower(outcomes)}"""
         case "compute":
             return f"""## Compute-bound: 2,000 images, 10 clients, all in every round, the paper's ConvNet
 
 {ratios(outcomes)}
 
-`compile` is `--compile`, and its start-up is the compilation; `workers N` is `--workers N`.{_two_workers(outcomes)}"""
+`compile` is `--compile`, and its start-up is the compilation; `bf16` is `--precision bf16`; `workers N` is
+`--workers N`.{_two_workers(outcomes)}
+{_times_slower(outcomes)}"""
         case "ffc":
             ffc, solve = ffc_ratios()
             return f"""## FFC
@@ -120,12 +134,26 @@ of the CPU time of a bare float64 `Z.T @ Z`; the solve takes {solve:.2f} s."""
             return "\n\n".join(["## Growth", *studies])
 
 
+def _times_slower(outcomes: dict[str, Outcome]) -> str:
+    """The other libraries against our default, turn by turn."""
+    ours = outcomes.get("default")
+    if ours is None or isinstance(ours, NotMeasured):
+        return ""
+    slower = {
+        title: median(a.cpu / b.cpu for a, b in zip(other.turns, ours.turns, strict=True))
+        for name, title in PEERS.items()
+        if (other := outcomes.get(name)) is not None and not isinstance(other, NotMeasured)
+    }
+    told = ", ".join(f"{title} **{ratio:.2f}**" for title, ratio in slower.items())
+    return f"\nCPU time of the others over that of `default`: {told}." if told else ""
+
+
 def _two_workers(outcomes: dict[str, Outcome]) -> str:
     one, two = outcomes.get("workers 1"), outcomes.get("workers 2")
     if one is None or two is None or isinstance(one, NotMeasured) or isinstance(two, NotMeasured):
         return ""
     faster = sorted(a.wall / b.wall for a, b in zip(one.turns, two.turns, strict=True))
-    return f" Two workers are **{median(faster):.2f}** ({faster[0]:.2f} – {faster[-1]:.2f}) times as fast as one."
+    return f"\n\nTwo workers are **{median(faster):.2f}** ({faster[0]:.2f} – {faster[-1]:.2f}) times as fast as one."
 
 
 def _not_measured(outcomes: dict[str, dict[str, Outcome]]) -> str:
@@ -135,7 +163,7 @@ def _not_measured(outcomes: dict[str, dict[str, Outcome]]) -> str:
         for name, outcome in contestants.items()
         if isinstance(outcome, NotMeasured)
     ]
-    general = "GPUs. Channels-last and bf16 are in [speed](speed.md)."
+    general = "GPUs. Channels last, and bf16 of other networks, are in [speed](speed.md)."
     return "\n\n".join(["## Not measured", *(["\n".join(failed)] if failed else []), general])
 
 

@@ -85,7 +85,7 @@ def run(
     """
     engine = engine or Engine()
     assembly = assemble(experiment, device=engine.device, data_root=engine.data_root)
-    surroundings = environment(experiment, engine=engine.kind, device=engine.device, workers=engine.workers)
+    surroundings = environment(assembly.experiment, engine=engine.kind, device=engine.device, workers=engine.workers)
     yield from run_assembled(
         assembly,
         lambda directory: _fleet(assembly, engine, directory),
