@@ -11,7 +11,7 @@ import argparse
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -49,18 +49,26 @@ def parts_of_training(stack: int) -> Parts:
     trained = training.Trained(1, 0.5)
     held: dict[str, Any] = {}
 
+    def once(name: str, make: Callable[[], Any]) -> Any:
+        if name not in held:
+            held[name] = make()
+        return held[name]
+
+    def zeros(like: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+        return [torch.zeros_like(tensor, requires_grad=False) for tensor in like]
+
     def no_gradient(self: chain.Chain, inputs: torch.Tensor, labels: torch.Tensor, _: object) -> Any:
-        found = [value.detach() for value in self.trained]
-        return held.setdefault("gradient", (torch.zeros(()), [torch.zeros_like(value) for value in found]))
+        return once("gradient", lambda: (torch.zeros(()), zeros(self.trained)))
 
     def one_batch(self: Examples, *_: object, **__: object) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        yield held.setdefault(f"batch {len(self)}", (torch.zeros(len(self), 1, 8, 8), torch.arange(len(self)) % 10))
+        size = len(self)
+        yield once(f"batch {size}", lambda: (torch.zeros(size, 1, 8, 8), torch.arange(size) % 10))
 
     def no_steps(
         stack: stacking.Stack, clients: list[client.Client], _: int, seen: list[tuple[torch.Tensor, list[int]]]
     ) -> Iterator[Any]:
         seen.append((torch.zeros(len(clients)), [len(each.examples) for each in clients]))
-        yield held.setdefault("gradient", [torch.zeros_like(value) for value in stack.params.values()]), len(clients)
+        yield once("gradient", lambda: zeros(stack.params.values())), len(clients)
 
     if stack:
         return {

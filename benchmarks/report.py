@@ -85,7 +85,9 @@ was done; batches are drawn from other random streams, so it differs in the thir
 of the whole process tree (pages that processes share count once for each). Start-up, from the start of the process to
 the end of its first round less a steady round, is reported apart.
 
-`default` is `spherefed run` with its run directory, checkpoints, admission checks and Eq. 2 and 3. Other libraries run
+`default` is `spherefed run` with its run directory, checkpoints, admission checks and Eq. 2 and 3. Our processes tell
+the C library to keep what tensors free ([why](decisions/0013-freed-memory.md)); the bare loop and the others run as
+they come. Other libraries run
 in their own environments, in one process (Flower: with one Ray worker), by `benchmarks/peers/`, where each file says
 what was added to the library to make the work equal: {", ".join(version(name) for name in PEERS)}."""
 
@@ -96,7 +98,7 @@ def _processor() -> str:
         lines = [line.partition(":") for line in Path("/proc/cpuinfo").read_text().splitlines()]
         facts = {name.strip(): value.strip() for name, _, value in lines}
         widest = [flag for flag in ("avx512_bf16", "avx512f", "avx2") if flag in facts.get("flags", "").split()]
-        return f"{facts.get('model name', platform.machine())} ({', '.join(widest) or 'no AVX2'})"
+        return ", ".join([facts.get("model name", platform.machine()), *widest])
     return platform.processor() or platform.machine()
 
 

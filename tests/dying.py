@@ -82,6 +82,17 @@ def in_mid_checkpoint(folder: Path) -> None:
     runner.run_to_end(experiment(folder), folder / "torn")
 
 
+def in_the_first_checkpoint(folder: Path) -> None:
+    write = checkpoints.write_bytes
+
+    def torn(path: Path, content: bytes) -> None:
+        os.fsync = die
+        write(path, content)
+
+    checkpoints.write_bytes = torn
+    runner.run_to_end(experiment(folder), folder / "first-checkpoint")
+
+
 def while_finishing(folder: Path) -> None:
     runner.calibrate = die  # type: ignore[assignment]
     runner.run_to_end(experiment(folder), folder / "finishing")
@@ -93,6 +104,7 @@ WAYS = {
     "between-checkpoints": between_checkpoints,
     "before-checkpoint": before_the_first_checkpoint,
     "torn": in_mid_checkpoint,
+    "first-checkpoint": in_the_first_checkpoint,
     "finishing": while_finishing,
 }
 

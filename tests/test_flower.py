@@ -23,7 +23,7 @@ from spherefed.deployment.site import Site
 from spherefed.engines.flower_codec import MESSAGE, SAFETENSORS, TENSORS, decode, encode
 from spherefed.errors import ConfigError, FederationError, RunError
 from spherefed.evaluation import GLOBAL_TEST, LOCAL_TEST_BY_CLIENTS, LOCAL_TEST_BY_SAMPLES
-from spherefed.experiment import Data, Experiment, to_text
+from spherefed.experiment import Data, Experiment, read, to_text
 from spherefed.messages import Evaluate, Failure, ModelState, Train, TrainReply
 from spherefed.runner import run, run_to_end
 from spherefed.runs import RunDirectory, read_json, read_lines
@@ -60,6 +60,12 @@ def test_the_same_bits_as_the_local_engine(make: Callable[[], Experiment], tmp_p
         line["loss"] for line in read_lines(tmp_path / "local" / "rounds.jsonl")
     ]
     assert (flower["statistics_sha256"] is None) == (experiment.calibration is None)
+
+
+def test_where_nobody_says_sites_train_one_by_one(tmp_path: Path) -> None:
+    flower = through_flower(spherefed(stack=None), tmp_path)
+    assert read(tmp_path / "flower").stack == 0
+    assert flower["weights_sha256"] == run_to_end(spherefed(stack=0), tmp_path / "local")["weights_sha256"]
 
 
 def test_the_fixed_head_is_never_sent_and_few_messages_are(tmp_path: Path) -> None:

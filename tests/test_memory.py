@@ -14,6 +14,7 @@ import torch
 
 from spherefed.algorithms import Algorithm, fedavg, feddyn, fedrep, lg_fedavg, moon, scaffold
 from spherefed.assembly import assemble
+from spherefed.checkpoints import NAMES
 from spherefed.data.partition import Dirichlet, Iid
 from spherefed.engines.local import InProcess, Parallel
 from spherefed.errors import RunError
@@ -287,6 +288,32 @@ def test_a_thousand_clients_with_fedrep_are_remembered_on_disk(tmp_path: Path, m
     assert len(files) == 1000
     assert sum(file.stat().st_size for file in files) > 80e6
     assert grown < 16e6, f"grew by {grown / 1e6:.1f} MB"
+
+
+@pytest.mark.parametrize("method", ["scaffold", "fedrep"])
+def test_where_only_an_older_checkpoint_is_whole_lost_memory_is_said_and_nothing_deleted(
+    method: str, tmp_path: Path
+) -> None:
+    e = experiment(method, cohort=None)
+    rounds = run(e, tmp_path)
+    for _ in range(3):
+        next(rounds)
+    rounds.close()  # type: ignore[attr-defined]
+    newest = tmp_path / NAMES[0]  # of three, by turns
+    newest.write_bytes(newest.read_bytes()[:-1] + b"?")
+    before = remembered(tmp_path)
+    with pytest.raises(RunError, match="memory from before round 2 is gone"):
+        run_to_end(e, tmp_path, resume=True)
+    assert remembered(tmp_path) == before
+
+
+def test_rounds_are_not_taken_over_from_a_run_without_its_last_checkpoint(tmp_path: Path) -> None:
+    e = experiment("scaffold")
+    run_to_end(e, tmp_path / "first")
+    for name in NAMES[::-1]:  # four rounds: the second file has the last
+        (tmp_path / "first" / name).unlink()
+        with pytest.raises(RunError, match="no checkpoint of its last round"):
+            list(run(replace(e, personalization=FineTune()), tmp_path / f"after-{name}", trained=tmp_path / "first"))
 
 
 # Asking for a round again (Fig. 3)

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -290,17 +291,6 @@ def load_checkpoint_round(path: Path) -> int:
     return int(read_tensors(path)[1]["next_round"])
 
 
-def test_a_checkpoint_of_an_older_version_without_a_digest_is_gone_on_from(
-    experiment: Experiment, tmp_path: Path
-) -> None:
-    expected = run_to_end(experiment, tmp_path / "whole")
-    next(run(experiment, tmp_path / "run"))
-    path = tmp_path / "run" / NAMES[0]
-    save_file(load_file(path), path, {"next_round": "1"})
-    result = run_to_end(experiment, tmp_path / "run", resume=True)
-    assert result["weights_sha256"] == expected["weights_sha256"]
-
-
 @pytest.mark.parametrize("name", ["result.json", "model.safetensors"])
 @pytest.mark.parametrize("damage", [damage_cut, damage_empty, damage_garbage])
 def test_damaged_results_are_errors(experiment: Experiment, tmp_path: Path, name: str, damage: Any) -> None:
@@ -333,6 +323,9 @@ def test_a_run_says_how_it_was_made_and_what_came_out(experiment: Experiment, tm
     assert environment["torch"] == torch.__version__.split("+")[0] or environment["torch"] == torch.__version__
     assert environment["seed"] == 0
     assert environment["experiment_digest"] == experiment.digest()
+    run_to_end(replace(experiment, stack=None), tmp_path / "suggested")
+    environment = json.loads((tmp_path / "suggested" / "environment.json").read_text())
+    assert environment["experiment_digest"] == read(tmp_path / "suggested").digest() != experiment.digest()
     lines = read_lines(tmp_path / "run" / "rounds.jsonl")
     assert [line["round"] for line in lines] == [0, 1, 2]
     assert result["traffic"]["train"]["up"] == sum(sum(line["bytes_up"].values()) for line in lines) / 4

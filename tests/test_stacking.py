@@ -1,5 +1,6 @@
 """Clients stacked into one computation against the same clients one by one."""
 
+import copy
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,8 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from small import in_double
+from spherefed import stacking
 from spherefed.algorithms import fednova, fedprox, fedrep, scaffold
 from spherefed.assembly import Assembly, assemble, build_classifier
+from spherefed.calibration import Ffc
 from spherefed.data.augment import CropFlip
 from spherefed.data.dataset import Dataset
 from spherefed.data.examples import Examples
@@ -24,10 +27,10 @@ from spherefed.losses import CrossEntropy, MeanSquares
 from spherefed.messages import Failure, Train, TrainReply
 from spherefed.nn.classifier import Classifier
 from spherefed.nn.encoders import VGG13, ConvNet, Encoder, Mlp, MobileNetV2, ResNet18, SENet18, SmallNet
-from spherefed.nn.heads import Learned, Orthonormal
+from spherefed.nn.heads import FixedRandom, Learned, Orthonormal
 from spherefed.nn.stacked import stacked
 from spherefed.runner import Engine, run, run_to_end
-from spherefed.stacking import Stack
+from spherefed.stacking import Stack, train_together
 from spherefed.tensors import non_finite
 from spherefed.training import LocalTraining
 from spherefed.workbench import Workbench
@@ -229,6 +232,75 @@ def test_a_run_keeps_the_number_and_goes_on_with_it(tmp_path: Path) -> None:
         assert resumed["weights_sha256"] == whole["weights_sha256"]
     with pytest.raises(RunError, match="stack: 7 → 0"):
         run_to_end(replace(e, stack=0), tmp_path / "whole", resume=True)
+
+
+def test_a_run_keeps_its_number_when_another_is_suggested_by_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    e = experiment(rounds=3)
+    whole = run_to_end(e, tmp_path / "whole")
+    rounds = run(e, tmp_path / "stopped")
+    next(rounds)
+    rounds.close()  # type: ignore[attr-defined]
+    monkeypatch.setattr(stacking, "TOGETHER", 3)
+    assert run_to_end(e, tmp_path / "stopped", resume=True)["weights_sha256"] == whole["weights_sha256"]
+    for _ in run(replace(e, calibration=Ffc()), tmp_path / "calibrated", trained=tmp_path / "whole"):
+        pass
+    assert read(tmp_path / "calibrated").stack == 7
+
+
+def test_a_group_that_only_fails_together_is_told_of() -> None:
+    assembly = assemble(experiment())
+    stack = Stack(assembly.bench, 12)
+    stack.params = dict(list(stack.params.items())[1:])  # ours, not a client's
+    request = Train(0, assembly.initial(), 0.1)
+    with pytest.warns(UserWarning, match="were not stacked, but trained one by one"):
+        answers = list(InProcess(assembly.client, 12, stack=stack).ask(range(12), request))
+    assert not [a for a in answers if isinstance(a, Failure)]
+
+
+def test_a_stack_trains_against_the_head_that_is_sent() -> None:
+    assembly = in_double(assemble(experiment(model=SPHERE, loss=MeanSquares())))
+    head = torch.nn.functional.normalize(torch.randn(10, 16, dtype=torch.float64), dim=1)
+    for model in (assembly.initial().with_head(head), assembly.initial()):  # and puts its own back
+        request = Train(0, model, 0.1)
+        stacks = (None, Stack(assembly.bench, 12))
+        alone, together = ([*InProcess(assembly.client, 12, stack=s).ask(range(12), request)] for s in stacks)
+        for one, other in zip(alone, together, strict=True):
+            assert isinstance(one, TrainReply)
+            assert isinstance(other, TrainReply)
+            for name, delta in one.delta.items():
+                assert torch.allclose(other.delta[name], delta, rtol=1e-9, atol=1e-12), name
+
+
+def _frozen() -> nn.Module:
+    encoder = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 6))
+    encoder[1].requires_grad_(False)
+    return encoder
+
+
+@pytest.mark.parametrize(
+    "encoder",
+    [
+        nn.Sequential(nn.Flatten(1, 3), nn.Linear(64, 6)),
+        nn.Sequential(nn.Flatten(1), nn.Linear(64, 6, bias=False), nn.ReLU()),
+        nn.Sequential(nn.Linear(8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(24, 6)),  # a Linear over rows of images
+        _frozen(),
+    ],
+)
+@pytest.mark.parametrize("learned", [True, False])
+def test_any_chain_of_plain_layers_is_stacked(encoder: nn.Module, learned: bool) -> None:
+    head = (Learned() if learned else FixedRandom()).build(10, 6, 0)
+    model = Classifier(copy.deepcopy(encoder), head, num_classes=10, normalize=not learned).double()
+    assembly = in_double(assemble(experiment()))
+    assembly = Assembly(assembly.experiment, assembly.dataset, assembly.partition, Workbench(model))
+    request = Train(0, assembly.initial(), 0.1)
+    alone = [*InProcess(assembly.client, 12).ask(range(12), request)]
+    by_chain = train_together(Stack(assembly.bench, 12), [assembly.client(k) for k in range(12)], request)
+    for one, other in zip(alone, by_chain, strict=True):
+        assert isinstance(one, TrainReply)
+        for name, delta in one.delta.items():
+            assert torch.allclose(other.delta[name], delta, rtol=1e-9, atol=1e-12), name
 
 
 def test_clients_apart_train_one_by_one_unless_told_otherwise() -> None:

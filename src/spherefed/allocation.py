@@ -12,7 +12,8 @@ from contextlib import contextmanager
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 """What `mallopt` calls: how much may lie free at the end of the heap, and from what size a block is mapped apart."""
-_OWN_WORDS = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")
+_USUAL_MMAP = 32 << 20
+"""As high as the C library goes by itself; before version 2.35 it could be told no more."""
 
 
 def keep_freed_memory() -> None:
@@ -27,19 +28,21 @@ def freed_memory_kept() -> Iterator[None]:
     try:
         yield
     finally:
-        # As high as the C library goes by itself; once it was told, it no longer looks for the best.
-        if _set(trim=64 << 20, mmap=MOST_ONCE):
+        # Once the C library was told, it no longer looks for thresholds by itself.
+        if _set(trim=2 * _USUAL_MMAP, mmap=_USUAL_MMAP):
             ctypes.CDLL(None).malloc_trim(0)
-
-
-MOST_ONCE = 32 << 20
-"""Before version 2.35 no larger block could be had from the heap."""
 
 
 def _set(*, trim: int, mmap: int) -> bool:
     """Whether there is something to set."""
     library = ctypes.CDLL(None) if os.name == "posix" else None
-    if library is None or not hasattr(library, "mallopt") or any(name in os.environ for name in _OWN_WORDS):
+    if library is None or not hasattr(library, "mallopt") or _has_own_words():
         return False
-    library.mallopt(_MMAP_THRESHOLD, mmap) or library.mallopt(_MMAP_THRESHOLD, MOST_ONCE)
+    if not library.mallopt(_MMAP_THRESHOLD, mmap):
+        library.mallopt(_MMAP_THRESHOLD, _USUAL_MMAP)
     return bool(library.mallopt(_TRIM_THRESHOLD, trim))
+
+
+def _has_own_words() -> bool:
+    named = any(name in os.environ for name in ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"))
+    return named or "glibc.malloc." in os.environ.get("GLIBC_TUNABLES", "")

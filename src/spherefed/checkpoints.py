@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from spherefed.errors import RunError
-from spherefed.files import overwrite, pack, read_tensors
+from spherefed.files import overwrite, pack, read_tensors, write_bytes
 from spherefed.messages import ModelState
 from spherefed.tensors import Tensors, digest, prefixed, under
 
@@ -37,18 +37,18 @@ class Checkpoints:
     def save(self, checkpoint: Checkpoint) -> None:
         """On the disk when it returns."""
         if self._place is None:
-            self._find()
+            self.load()
         assert self._place is not None
+        path = self._paths[self._place]
         tensors = {**checkpoint.model.tensors(), **prefixed("server", checkpoint.memory)}
         metadata = {"next_round": str(checkpoint.next_round), "digest": _digest(tensors, checkpoint.next_round)}
-        overwrite(self._paths[self._place], pack(tensors, metadata))
+        # A file that is there was whole once: who is killed in his first checkpoint has none, and not half of one.
+        write = overwrite if path.exists() else write_bytes
+        write(path, pack(tensors, metadata))
         self._place = 1 - self._place
 
     def load(self) -> Checkpoint | None:
         """The newest that is whole; None if there was none yet."""
-        return self._find()
-
-    def _find(self) -> Checkpoint | None:
         newest, self._place, faults = None, 0, []
         for place, path in enumerate(self._paths):
             if not path.exists():
@@ -72,8 +72,7 @@ def _read(path: Path) -> Checkpoint:
         model = ModelState.from_tensors({n: t for n, t in tensors.items() if not n.startswith("server.")})
     except (KeyError, ValueError) as error:
         raise RunError(f"{path} is no checkpoint: {error}") from error
-    expected = _digest(tensors, next_round)
-    if metadata.get("digest", expected) != expected:  # older versions wrote none
+    if metadata.get("digest") != _digest(tensors, next_round):
         raise RunError(f"{path} is not whole: its digest is not that of its content")
     return Checkpoint(next_round, model, under("server", tensors))
 

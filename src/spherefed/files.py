@@ -1,4 +1,4 @@
-"""Whole files or none: bytes and named tensors written in one step, and read back without pickle."""
+"""Bytes and named tensors as files: whole or not at all, or overwritten where they lie; read back without pickle."""
 
 import json
 import os

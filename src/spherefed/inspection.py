@@ -1,6 +1,7 @@
 """Looking into a federation: local models are had again by asking clients for the same round again.
 
 Training is a pure function of model, round, client and memory, so nothing need be kept for this while a run goes on.
+Clients are asked one by one: where the run stacked them, their models are the same up to rounding.
 """
 
 from collections.abc import Sequence

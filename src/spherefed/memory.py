@@ -56,11 +56,7 @@ class MemoryDirectory:
         stamp = self._stamp(client, before)
         if stamp is not None:
             return read_tensors(self._file(client, stamp))[0]
-        # Nothing older: either this is the client's first round, or what it started from is gone already.
-        for later in sorted(s for s in self._all().get(client, []) if s >= before):
-            if read_tensors(self._file(client, later))[1]["started_from"] != "none":
-                raise RunError(f"{self.path}: client {client}'s memory from before round {before} is gone")
-            break
+        self._check_first(client, [s for s in self._all().get(client, []) if s >= before], before)
         return None
 
     def save(self, client: int, stamp: int, memory: Memory) -> None:
@@ -78,15 +74,25 @@ class MemoryDirectory:
     def rewind(self, next_round: int) -> None:
         """Before going on from a checkpoint: drop what later, unfinished rounds left behind.
 
-        Workers of a killed run may still be writing; what they write is what the repeated round will write.
+        Workers of a killed run may still be writing; what they write is what the repeated round will write. If a client
+        has nothing older left, because the checkpoint is not the newest that was saved, that is said first.
         """
-        for client, stamps in self._all().items():
+        found = self._all()
+        for client, stamps in found.items():
+            if min(stamps) >= next_round:
+                self._check_first(client, stamps, next_round)
+        for client, stamps in found.items():
             for stamp in stamps:
                 if stamp >= next_round:
                     self._file(client, stamp).unlink(missing_ok=True)
         if self.path.is_dir():
             for torn in self.path.glob(".*.safetensors.*"):
                 torn.unlink(missing_ok=True)
+
+    def _check_first(self, client: int, later: list[int], before: int) -> None:
+        """Nothing older: either this was the client's first round, or what it started from is gone already."""
+        if later and read_tensors(self._file(client, min(later)))[1]["started_from"] != "none":
+            raise RunError(f"{self.path}: client {client}'s memory from before round {before} is gone")
 
     def _stamp(self, client: int, before: int) -> int | None:
         if before != self._before:  # within a round nothing older than it comes or goes: look once

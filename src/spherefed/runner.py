@@ -84,6 +84,9 @@ def run(
     finished run with the same training (`Experiment.training`): its rounds are taken over instead of run again.
     """
     engine = engine or Engine()
+    begun = out if resume else trained
+    if experiment.stack is None and begun is not None and (begun / "experiment.json").exists():
+        experiment = replace(experiment, stack=read(begun).stack)  # whatever is suggested by now
     assembly = assemble(experiment, device=engine.device, data_root=engine.data_root)
     surroundings = environment(assembly.experiment, engine=engine.kind, device=engine.device, workers=engine.workers)
     yield from run_assembled(

@@ -107,13 +107,14 @@ class RunDirectory:
             raise RunError(
                 f"{other.path} is not a finished run of the same training, so its rounds cannot be taken over"
             )
+        checkpoint = other._checkpoints.load()
+        if checkpoint is None or checkpoint.next_round != experiment.rounds:
+            raise RunError(f"{other.path} has no checkpoint of its last round, so its rounds cannot be taken over")
         if other.memory().path.is_dir():
             shutil.copytree(other.memory().path, self.memory().path, dirs_exist_ok=True)
         ledger = [line for line in read_lines(other.path / "ledger.jsonl") if line["round"] < experiment.rounds]
         _append(self.path / "ledger.jsonl", ledger)
         _append(self.path / "rounds.jsonl", read_lines(other.path / "rounds.jsonl"))
-        checkpoint = other._checkpoints.load()
-        assert checkpoint is not None
         self._checkpoints.save(checkpoint)
 
     @contextmanager
@@ -154,6 +155,8 @@ class RunDirectory:
 
     def load_checkpoint(self) -> Checkpoint | None:
         """The newest checkpoint, or None; lines of later rounds, written before a crash, are cut off."""
+        for torn in self.path.glob(f".{checkpoints.NAMES[0]}.*"):
+            torn.unlink(missing_ok=True)
         checkpoint = self._checkpoints.load()
         next_round = 0 if checkpoint is None else checkpoint.next_round
         self.memory().rewind(next_round)

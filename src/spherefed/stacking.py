@@ -51,7 +51,7 @@ class Stack:
         if bench.classifier.head.learned:
             head = bench.params[LEARNED_HEAD].detach()
             own[LEARNED_HEAD] = head.expand(size, *head.shape).clone().requires_grad_()
-        if own.keys() != bench.params.keys():
+        if own.keys() - dict(bench.classifier.named_parameters()).keys():
             raise ConfigError(f"stack = {size} needs a model that uses every parameter once; use stack = 0")
         self.params = {name: own[name] for name in bench.params}
         self._fixed_head = bench.classifier.head.weight.detach().clone()
@@ -90,9 +90,9 @@ class Stack:
         if num not in self._chains:
             bench = self.bench
             own = {id(p): self.params[name].detach()[:num] for name, p in bench.params.items()}
-            head = {id(bench.classifier.head.weight): self._fixed_head} | own
+            values = {id(bench.classifier.head.weight): self._fixed_head} | own
             chained = bench.chain is not None and all(id(p) in own for p in bench.classifier.encoder.parameters())
-            self._chains[num] = chain_of(bench.classifier, lambda p: head[id(p)], stacked=True) if chained else None
+            self._chains[num] = chain_of(bench.classifier, lambda p: values[id(p)], stacked=True) if chained else None
         return self._chains[num]
 
     def _scores(self, inputs: Tensor) -> Tensor:

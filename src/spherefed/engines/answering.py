@@ -1,5 +1,6 @@
 """What engines of several processes share: answering for a group of clients, and messages as plain arrays."""
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
@@ -44,8 +45,12 @@ def answer_group(
         return [answer(client, number, request, store) for number in numbers]
     try:
         return train_together(stack, [client(number) for number in numbers], request)
-    except Exception:  # whose fault it is shows when each is asked alone, and the others need not suffer from it
-        return [answer(client, number, request, store) for number in numbers]
+    except Exception as error:
+        # Whose fault it is shows when each is asked alone, and the others need not suffer from it.
+        alone = [answer(client, number, request, store) for number in numbers]
+        if not any(isinstance(each, Failure) for each in alone):
+            warnings.warn(f"clients {list(numbers)} were not stacked, but trained one by one: {error}", stacklevel=1)
+        return alone
 
 
 WINDOW = 64

@@ -120,7 +120,8 @@ def _layer(layer: nn.Module, see: See, stacked: bool) -> Layer | None:
         case nn.ReLU() if type(layer) is nn.ReLU and not layer.inplace:
             return _relu()
         case nn.Flatten() if type(layer) is nn.Flatten:
-            return _flatten(layer.start_dim + (stacked and layer.start_dim >= 0), layer.end_dim)
+            start, end = ((dim + 1 if stacked and dim >= 0 else dim) for dim in (layer.start_dim, layer.end_dim))
+            return _flatten(start, end)
     return None
 
 
@@ -144,15 +145,26 @@ def _linear(weight: Tensor, bias: Tensor | None, see: See) -> Layer:
 
 
 def _linear_of_each(w: Tensor, b: Tensor | None, trained: tuple[Tensor, ...]) -> Layer:
-    """The same for several clients, (K, n, i) → (K, n, o), each with its own W and b, all of them trained."""
+    """The same for several clients, (K, …, i) → (K, …, o), each with its own W and b, all of them trained."""
 
     def forward(x: Tensor) -> Tensor:
-        return torch.bmm(x, w.mT) if b is None else torch.baddbmm(b[:, None], x, w.mT)
+        rows = _rows(x)
+        y = torch.bmm(rows, w.mT) if b is None else torch.baddbmm(b[:, None], rows, w.mT)
+        return y if x.ndim == 3 else y.view(*x.shape[:-1], -1)
 
     def to_trained(g: Tensor, x: Tensor) -> list[Tensor]:
+        g, x = _rows(g), _rows(x)
         return [g.mT.bmm(x)] if b is None else [g.mT.bmm(x), g.sum(1)]
 
-    return Layer(forward, lambda g, x, y: g.bmm(w), trained, to_trained)
+    def to_inputs(g: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        return g.bmm(w) if x.ndim == 3 else _rows(g).bmm(w).view_as(x)
+
+    return Layer(forward, to_inputs, trained, to_trained)
+
+
+def _rows(x: Tensor) -> Tensor:
+    """(K, …, i) → (K, n, i)."""
+    return x if x.ndim == 3 else x.flatten(1, -2)
 
 
 def _relu() -> Layer:
