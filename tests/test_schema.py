@@ -236,6 +236,7 @@ def test_an_experiment_is_read_alike_from_toml_json_and_a_folder(tmp_path: Path)
         """
         name = "tiny"
         rounds = 3
+        stack = 0
         loss = "mse"
         calibration = { kind = "ffc" }
         partition = { kind = "iid", clients = 4 }
