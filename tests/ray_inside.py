@@ -72,6 +72,7 @@ def digits(**changes: Any) -> Experiment:
         "partition": Dirichlet(alpha=0.5, clients=4),
         "model": Model(encoder=Mlp(widths=(16,))),
         "local": LocalTraining(lr=0.05, epochs=1),
+        "stack": 0,  # clients that die one by one
     }
     return Experiment(**(values | changes))
 
@@ -96,11 +97,12 @@ def digests(fleet: Fleet, assembly: Assembly) -> tuple[str, str]:
     return calibrated.model.digest(), digest(calibrated.total)
 
 
+@pytest.mark.parametrize("stack", [0, 3])
 @pytest.mark.parametrize("method", CALIBRATED)
-def test_ray_gives_the_weights_and_statistics_of_the_local_engine(method: str) -> None:
-    experiment = digits(**CALIBRATED[method])
+def test_ray_gives_the_weights_and_statistics_of_the_local_engine(method: str, stack: int) -> None:
+    experiment = digits(**CALIBRATED[method], stack=stack)
     here = assemble(experiment)
-    expected = digests(InProcess(here.client, 4), here)
+    expected = digests(InProcess(here.client, 4, stack=here.stack()), here)
     there = assemble(experiment)
     with closing(RayFleet(there, 1)) as fleet:
         assert digests(fleet, there) == expected

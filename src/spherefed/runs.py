@@ -155,7 +155,7 @@ class RunDirectory:
 
     def load_checkpoint(self) -> Checkpoint | None:
         """The newest checkpoint, or None; lines of later rounds, written before a crash, are cut off."""
-        for torn in self.path.glob(f".{checkpoints.NAMES[0]}.*"):
+        for torn in self.path.glob(".checkpoint*.safetensors.*"):
             torn.unlink(missing_ok=True)
         checkpoint = self._checkpoints.load()
         next_round = 0 if checkpoint is None else checkpoint.next_round
