@@ -1,7 +1,7 @@
 """What tensors free stays with the process, for the tensors of the next step.
 
 The C library of most Linux systems gives large freed blocks back to the system, which then maps and clears new ones for
-every step: a fifth to a quarter of a training step of the paper's ConvNet (docs/speed.md). Other C libraries are left
+every step: three tenths of a training step of the paper's ConvNet at worst (docs/speed.md). Other C libraries are left
 as they are, and so is this one where the environment says how it is to be run.
 """
 

@@ -61,7 +61,7 @@ class MeanSquares:
 
     def slope(self, scores: Tensor, labels: Tensor, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """The loss, and  ∂/∂scores = 2/(nC) · (scores − one_hot(y));  with `weights` as for cross-entropy."""
-        targets = functional.one_hot(labels, scores.shape[1]).to(scores.dtype)
+        targets = _targets(scores, labels)
         if weights is None:
             value = functional.mse_loss(scores, targets)
             return value, _aten.mse_loss_backward.default(one(value.dtype, value.device), scores, targets, _MEAN)
@@ -70,7 +70,7 @@ class MeanSquares:
 
     def each(self, scores: Tensor, labels: Tensor) -> Tensor:
         """Example by example, (n,)."""
-        return (scores - functional.one_hot(labels, scores.shape[1])).square().mean(dim=1)
+        return (scores - _targets(scores, labels)).square().mean(dim=1)
 
 
 Loss = CrossEntropy | MeanSquares
@@ -83,4 +83,9 @@ def sphere_mse(scores: Tensor, labels: Tensor) -> Tensor:
     >>> sphere_mse(torch.tensor([[1.0, 0.0]]), torch.tensor([0])).item()
     0.0
     """
-    return functional.mse_loss(scores, functional.one_hot(labels, scores.shape[1]).to(scores.dtype))
+    return functional.mse_loss(scores, _targets(scores, labels))
+
+
+def _targets(scores: Tensor, labels: Tensor) -> Tensor:
+    """one_hot(y), in the dtype of the scores."""
+    return functional.one_hot(labels, scores.shape[1]).to(scores.dtype)
