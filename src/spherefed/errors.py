@@ -1,50 +1,63 @@
-"""Every error a user can cause, in one tree.
+"""All errors that users can cause, in one tree.
 
     SpherefedError
-    ├── ConfigError        a value of an experiment, or an argument, that is not allowed
-    ├── DataError          examples that are missing, damaged or do not fit the model
-    ├── ModelError         a network that cannot be wrapped or does not fit what was sent
-    ├── CalibrationError   statistics that cannot be added, subtracted or solved
-    ├── ClientError        work that a client could not do; becomes a line of the ledger
-    ├── EngineError        processes or a cluster that cannot be started or reached
-    ├── FederationError    a round that too few answered, sites that disagree, a server that is not there
-    └── RunError           a run directory that is missing, damaged or belongs to another experiment
+    ├── ConfigError        an argument or a value of an experiment is not allowed
+    ├── DataError          examples are missing or damaged, or do not fit the model
+    ├── ModelError         a network cannot be wrapped, or does not fit the tensors it receives
+    ├── CalibrationError   statistics cannot be added, subtracted or solved
+    │   └── NothingMeasuredError   no client has an example that counts
+    ├── ClientError        a client cannot answer a request; the server records it as a rejection
+    ├── EngineError        processes or a cluster cannot be started or reached, or fail
+    ├── FederationError    too few clients answer a round, sites disagree, or the server is not reachable
+    └── RunError           a run directory is missing or damaged, or belongs to another experiment
 
-Messages say what was given, what is allowed and what to do. The command line prints them as one line and exits with 2.
+Each message states the given value, the allowed values and what to do. The command line prints the message as one line.
+It exits with code 1 after a CalibrationError, ClientError, EngineError or FederationError, which happen while something
+runs, and with code 2 after the others, which the input causes.
 """
+
+from collections.abc import Sequence
+from typing import Any
 
 
 class SpherefedError(Exception):
-    """The root: catch this to catch everything this package raises on purpose."""
+    """Base class of all errors that this package raises on purpose."""
+
+    rejected: Sequence[Any] = ()
+    """Replies that were rejected before the error ended a round; the run records them."""
 
 
 class ConfigError(SpherefedError, ValueError):
-    """A value of an experiment, or an argument, that is not allowed."""
+    """An argument or a value of an experiment is not allowed."""
 
 
 class DataError(SpherefedError, ValueError):
-    """Examples that are missing, damaged or do not fit the model."""
+    """Examples are missing or damaged, or do not fit the model."""
 
 
 class ModelError(SpherefedError, ValueError):
-    """A network that cannot be wrapped, or does not fit what was sent."""
+    """A network cannot be wrapped, or does not fit the tensors it receives."""
 
 
 class CalibrationError(SpherefedError, ValueError):
-    """Statistics that cannot be added, subtracted or solved."""
+    """Statistics cannot be added, subtracted or solved."""
+
+
+class NothingMeasuredError(CalibrationError):
+    """No client has an example that counts, so there is nothing to compute a head from."""
 
 
 class ClientError(SpherefedError, RuntimeError):
-    """Work that a client could not do; the server writes it into the run's ledger."""
+    """A client cannot answer a request; the server records it as a rejection."""
 
 
 class EngineError(SpherefedError, RuntimeError):
-    """Processes or a cluster that cannot be started or reached."""
+    """Processes or a cluster cannot be started or reached, or fail."""
 
 
 class FederationError(SpherefedError, RuntimeError):
-    """A round that too few answered, sites that disagree, a server that is not there."""
+    """Too few clients answer a round, sites disagree, or the server is not reachable."""
 
 
 class RunError(SpherefedError, RuntimeError):
-    """A run directory that is missing, damaged or belongs to another experiment."""
+    """A run directory is missing or damaged, or belongs to another experiment."""

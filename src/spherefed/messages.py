@@ -1,49 +1,57 @@
-"""What crosses the wire: requests, their replies, and how many bytes each is. Tensors and scalars only.
+"""Messages between server and clients: requests, replies, and their sizes in bytes. Tensors and scalars only.
 
-A request is answered by every client that is asked; a reply repeats the round it answers, so that a late or
-repeated one can be told from the right one.
+A reply repeats the round of its request, so that the server can detect late and repeated replies.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor
 
 from spherefed.tensors import Tensors, digest, num_bytes
 
 LEARNED_HEAD = "head.weight"
-"""What a learned head is called among the parameters."""
+"""The name of a learned head among the parameters."""
+MAX_CLASSES = 2**16
+"""Most classes of a model."""
+
+BEFORE_TRAINING = -1
+"""The round number of what is collected before round 0."""
+
+Part = Literal["all", "encoder", "head"]
+"""A part of a classifier."""
+
+
+def part_of(tensors: Mapping[str, Tensor], part: Part) -> dict[str, Tensor]:
+    """The tensors of a classifier that belong to this part of it."""
+    return {n: t for n, t in tensors.items() if part == "all" or n.startswith(f"{part}.")}
 
 
 @dataclass(frozen=True, slots=True)
 class ModelState:
-    """The shared part of a model as a value."""
+    """The shared part of a model."""
 
     params: Tensors
-    """Trained, shared, moved by the server optimiser."""
+    """Trained parameters, shared and updated by the server optimizer."""
     buffers: Tensors
-    """Running statistics: shared, plainly averaged."""
+    """Running statistics, shared and averaged."""
     head: Tensors | None = None
-    """None: the head everyone has already; set by calibration."""
+    """A fixed head that calibration replaced. None: the head that every client derives from the seed."""
 
     def with_head(self, weight: Tensor) -> "ModelState":
-        """This model with another head: a learned one is a parameter and is replaced there, a fixed one travels now."""
+        """This model with another head. A learned head replaces the parameter; a fixed head is sent from now on."""
         if LEARNED_HEAD in self.params:
             learned = weight.to(self.params[LEARNED_HEAD].dtype)
             return ModelState(dict(self.params) | {LEARNED_HEAD: learned}, self.buffers, self.head)
         return ModelState(self.params, self.buffers, {"weight": weight})
-
-    def moved(self, update: Tensors, buffers: Tensors) -> "ModelState":
-        """The model after a server step: params + update, and the averaged buffers."""
-        return ModelState({name: p + update[name] for name, p in self.params.items()}, buffers, self.head)
 
     def with_buffers(self, buffers: Tensors) -> "ModelState":
         """This model with other running statistics."""
         return ModelState(self.params, buffers, self.head)
 
     def tensors(self) -> Tensors:
-        """All tensors under one roof, by prefixed names: for files and digests."""
+        """All tensors in one mapping, with prefixed names, for files and digests."""
         parts = {"params": self.params, "buffers": self.buffers, "head": self.head or {}}
         return {f"{part}.{name}": t for part, tensors in parts.items() for name, t in tensors.items()}
 
@@ -62,13 +70,13 @@ class ModelState:
 
 @dataclass(frozen=True, slots=True)
 class Train:
-    """Train the model on your data, from this round's state and at this learning rate."""
+    """Request: train the model on the client's data with this learning rate."""
 
     round: int
     model: ModelState
     lr: float
     extra: Tensors = field(default_factory=dict)
-    """What the algorithm sends beside the model (SCAFFOLD's control variate); its reply's `extra` is of this form."""
+    """Further tensors of the algorithm (SCAFFOLD's control variate). `extra` of the reply has the same names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +84,9 @@ class TrainReply:
     client: int
     round: int
     num_examples: int
-    """Examples trained on, by which the reply is weighed; 0 if there was no step."""
+    """Number of training examples, the weight of the reply; 0 if the client made no step."""
     effective_steps: float
-    """‖a_k‖₁ of FedNova: the number of local steps, weighted by how far momentum carries each."""
+    """‖a_k‖₁ of FedNova: the number of local steps, each weighted by its total effect through momentum."""
     loss: float
     """Mean training loss over the examples seen in this round."""
     delta: Tensors
@@ -89,9 +97,10 @@ class TrainReply:
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """Send the moments that the calibration adds up."""
+    """Request: send the moments that the calibration sums over clients."""
 
     round: int
+    """`BEFORE_TRAINING`: the moments of the head that training starts from."""
     model: ModelState
 
 
@@ -105,7 +114,7 @@ class MeasureReply:
 
 @dataclass(frozen=True, slots=True)
 class Reestimate:
-    """Send the moments of what BatchNorm layers are given, for the model's running statistics."""
+    """Request: send the moments of the inputs of BatchNorm layers, from which running statistics are computed."""
 
     round: int
     model: ModelState
@@ -121,14 +130,14 @@ class ReestimateReply:
 
 @dataclass(frozen=True, slots=True)
 class Evaluate:
-    """Count right answers on the examples you hold out."""
+    """Request: count correct predictions on the client's held-out examples."""
 
     round: int
     model: ModelState
     personalize: bool = False
-    """Make the model your own first, as the experiment says."""
+    """Whether the client first personalizes the model as the experiment says."""
     extra: Tensors = field(default_factory=dict)
-    """What that needs from the server: the summed statistics of a blended FFC."""
+    """Tensors that personalization needs from the server: the summed statistics of a blended FFC."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +146,9 @@ class EvaluateReply:
     round: int
     num_examples: int
     correct: int
+    classes: Tensors = field(default_factory=dict, compare=False)
+    """`counts` (3, C) int64: for each class, its correct answers, its examples, and the answers that name it. Empty: a
+    site does not tell them, because it has too few examples of a class."""
 
 
 Request = Train | Measure | Reestimate | Evaluate
@@ -145,7 +157,7 @@ Reply = TrainReply | MeasureReply | ReestimateReply | EvaluateReply
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Instead of a reply: this client did not answer, and why."""
+    """Takes the place of a reply if a client failed or did not answer."""
 
     client: int
     cause: str
@@ -153,23 +165,47 @@ class Failure:
 
 @dataclass(slots=True)
 class Traffic:
-    """Bytes to and from each client, measured on the messages themselves."""
+    """Bytes sent to and received from each client, measured on the messages."""
 
     down: dict[int, int] = field(default_factory=dict)
     up: dict[int, int] = field(default_factory=dict)
 
     def sent(self, clients: Iterable[int], message: Request) -> None:
-        """The same message to each of them: weighed once."""
+        """Count one message for each of these clients; its size is computed once."""
         size = message_bytes(message)
         for client in clients:
             self.down[client] = self.down.get(client, 0) + size
 
     def received(self, client: int, message: Reply) -> None:
-        self.up[client] = self.up.get(client, 0) + message_bytes(message)
+        """Count a reply; one without tensors where they belong has no size."""
+        try:
+            size = message_bytes(message)
+        except Exception:  # a reply from outside may hold any object
+            size = 0
+        self.up[client] = self.up.get(client, 0) + size
+
+    def add(self, other: "Traffic") -> None:
+        """Count the messages of another request too."""
+        for mine, others in ((self.down, other.down), (self.up, other.up)):
+            for client, size in others.items():
+                mine[client] = mine.get(client, 0) + size
+
+
+def max_reply_bytes(request: Request) -> int | None:
+    """Most bytes of tensors in a valid reply; None for `Measure`, whose calibration knows (`max_bytes`)."""
+    match request:
+        case Train():
+            return num_bytes(request.model.params) + num_bytes(request.model.buffers) + num_bytes(request.extra)
+        case Evaluate():  # three counts for each class
+            return 3 * 8 * MAX_CLASSES
+        case Reestimate():  # for each layer n, Σx and Σx² in float64
+            return sum(24 * max(buffer.numel(), 1) for buffer in request.model.buffers.values())
+        case Measure():
+            return None
 
 
 def message_bytes(message: Any) -> int:
-    """Tensors at their size, scalars at eight bytes; names and framing are the transport's and not counted.
+    """Size of the tensors, plus eight bytes per scalar. Names and framing depend on the transport and are not counted.
 
     >>> message_bytes(EvaluateReply(client=0, round=1, num_examples=10, correct=9))
     32
@@ -179,8 +215,8 @@ def message_bytes(message: Any) -> int:
         value = getattr(message, name)
         if isinstance(value, (int, float)):
             total += 8
-        elif isinstance(value, (dict, Mapping)):  # asking a dict whether it is a Mapping takes longer than weighing it
-            total += num_bytes(value)
+        elif isinstance(value, (dict, Mapping)):  # dict first: the check against the ABC is slow
+            total += sum(tensor.nbytes for tensor in value.values())
         elif value is not None:
             total += message_bytes(value)
     return total

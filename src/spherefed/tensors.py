@@ -1,12 +1,12 @@
-"""Named tensors: what models, updates and statistics are made of once they travel.
+"""Mappings from names to tensors, the form in which models, updates and statistics are sent and stored.
 
-Knows nothing of learning: sizes, digests, and the one-thread scope in which everything reproducible runs.
+Sizes, digests, weighted sums and checks, and the context in which reproducible code runs on one thread.
 """
 
 import functools
 import hashlib
 from collections.abc import Mapping
-from math import isfinite
+from math import hypot, isfinite
 
 import torch
 from torch import Tensor
@@ -15,19 +15,19 @@ Tensors = Mapping[str, Tensor]
 
 
 def num_bytes(tensors: Tensors) -> int:
-    """Bytes of the numbers themselves, as they travel."""
+    """Size of the tensor data in bytes, without names."""
     return sum(t.nbytes for t in tensors.values())
 
 
-def prefixed(prefix: str, tensors: Tensors) -> dict[str, Tensor]:
-    """The same tensors under longer names, so that several kinds fit under one roof; `under` takes them out again."""
+def add_prefix(prefix: str, tensors: Tensors) -> dict[str, Tensor]:
+    """The same tensors with `prefix.` before each name, so that one mapping can hold several groups."""
     return {f"{prefix}.{name}": tensor for name, tensor in tensors.items()}
 
 
-def under(prefix: str, tensors: Tensors) -> dict[str, Tensor]:
-    """The inverse of `prefixed`.
+def strip_prefix(prefix: str, tensors: Tensors) -> dict[str, Tensor]:
+    """The tensors whose names start with `prefix.`, without it: the inverse of `add_prefix`.
 
-    >>> list(under("m", {"m.weight": torch.zeros(1), "v.weight": torch.zeros(1)}))
+    >>> list(strip_prefix("m", {"m.weight": torch.zeros(1), "v.weight": torch.zeros(1)}))
     ['weight']
     """
     start = f"{prefix}."
@@ -35,7 +35,7 @@ def under(prefix: str, tensors: Tensors) -> dict[str, Tensor]:
 
 
 def digest(tensors: Tensors) -> str:
-    """SHA-256 over names, dtypes, shapes and bits, in the order of names."""
+    """SHA-256 over names, dtypes, shapes and bytes, in sorted order of names."""
     sha = hashlib.sha256()
     for name in sorted(tensors):
         tensor = tensors[name].detach().cpu().contiguous()
@@ -45,54 +45,28 @@ def digest(tensors: Tensors) -> str:
 
 
 @functools.cache
-def one(dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Where a gradient starts: d value / d value. To be read only."""
+def unit_gradient(dtype: torch.dtype, device: torch.device) -> Tensor:
+    """∂value/∂value = 1, the gradient that starts a backward pass. Cached: do not modify it."""
     return torch.ones((), dtype=dtype, device=device)
 
 
-class WeightedSum:
-    """Σ w · tensors, name by name, added up in the order given.
+class one_thread:  # noqa: N801 - used like a function; `contextmanager` takes five times as long to enter
+    """Context in which torch uses one thread, so that sums have the same order everywhere; restores the setting."""
 
-    >>> total = WeightedSum()
-    >>> total.add({"x": torch.ones(1)}, 2.0)
-    >>> total.times(0.5)
-    {'x': tensor([1.])}
-    """
-
-    def __init__(self) -> None:
-        self._sums: dict[str, Tensor] = {}
-
-    def add(self, tensors: Tensors, weight: float) -> None:
-        if not tensors:
-            return
-        if not self._sums:
-            self._sums = {name: torch.zeros_like(tensor) for name, tensor in tensors.items()}
-        torch._foreach_add_(list(self._sums.values()), [tensors[name] for name in self._sums], alpha=weight)
-
-    def times(self, scale: float) -> dict[str, Tensor]:
-        """The sum, scaled; nothing may be added afterwards."""
-        if self._sums:
-            torch._foreach_mul_(list(self._sums.values()), scale)
-        return self._sums
-
-
-class one_thread:  # noqa: N801 - used as a function is; a generator would cost five times as much to enter
-    """Run on one thread, so that sums come out in the same order everywhere; the caller's setting is put back."""
-
-    __slots__ = ("_before",)
+    __slots__ = ("_num_threads",)
 
     def __enter__(self) -> None:
-        self._before = torch.get_num_threads()
-        if self._before != 1:
+        self._num_threads = torch.get_num_threads()
+        if self._num_threads != 1:
             torch.set_num_threads(1)
 
     def __exit__(self, *_: object) -> None:
-        if self._before != 1:
-            torch.set_num_threads(self._before)
+        if self._num_threads != 1:
+            torch.set_num_threads(self._num_threads)
 
 
 def mismatch(given: Tensors, expected: Tensors) -> str | None:
-    """The first way in which `given` differs from `expected` in names, shapes, dtypes, or None.
+    """The first difference between `given` and `expected` in names, shapes or dtypes, or None.
 
     >>> mismatch({"a": torch.zeros(2)}, {"a": torch.zeros(3)})
     "'a' has shape (2,), expected (3,)"
@@ -110,12 +84,53 @@ def mismatch(given: Tensors, expected: Tensors) -> str | None:
 
 
 def non_finite(tensors: Tensors) -> str | None:
-    """The name of the first tensor that holds a NaN or an infinity, or None."""
+    """The name of the first tensor that contains NaN or infinity, or None."""
     if not tensors:
         return None
     floats = {name: tensor for name, tensor in tensors.items() if tensor.is_floating_point()}
-    # NaN and infinity survive a sum, or become NaN, and few numbers are cheaper to look at than many; finite tensors
-    # whose sum overflows are told apart by the second look.
+    # A sum with a NaN or an infinity is not finite, and checking one sum is cheaper than checking every element. A sum
+    # of finite numbers can overflow too; then the check of every element below finds nothing.
     if isfinite(sum([tensor.sum().item() for tensor in floats.values()])):
         return None
     return next((name for name, tensor in floats.items() if not bool(tensor.isfinite().all())), None)
+
+
+def norm(tensors: Tensors) -> float:
+    """‖·‖₂ of all tensors together; NaN or infinite if an element is.
+
+    >>> norm({"a": torch.tensor([3.0]), "b": torch.tensor([0.0, 4.0])})
+    5.0
+    """
+    if not tensors:
+        return 0.0
+    values = list(tensors.values())
+    total = hypot(*[part.item() for part in torch._foreach_norm(values)])
+    if isfinite(total):
+        return total
+    # The squares of finite float32 numbers can overflow.
+    return hypot(*[part.item() for part in torch._foreach_norm([value.double() for value in values])])
+
+
+def not_plain(tensors: object) -> str | None:
+    """Why this is not a mapping from names to ordinary dense tensors that hold values, or None.
+
+    >>> not_plain({"a": torch.zeros(2, device="meta")})
+    "'a' is not a dense tensor with values"
+    """
+    if not isinstance(tensors, (dict, Mapping)):  # dict first: the check against the ABC is slow
+        return f"named tensors are expected, got a {type(tensors).__name__}"
+    for name, tensor in tensors.items():
+        if type(name) is not str or not isinstance(tensor, Tensor):
+            return f"named tensors are expected, got {name!r} with a {type(tensor).__name__}"
+        if (
+            tensor.layout is not torch.strided
+            or tensor.is_nested
+            or tensor.is_quantized
+            or tensor.device.type == "meta"
+        ):
+            return f"{name!r} is not a dense tensor with values"
+        if tensor.nbytes > tensor.untyped_storage().nbytes():
+            return f"{name!r} holds fewer elements than its shape says"
+        if tensor.requires_grad or tensor.is_neg() or tensor.is_conj():
+            return f"{name!r} is a tensor with pending operations"
+    return None
