@@ -1,1 +1,1 @@
-"""Data sets by name, who gets which examples, and seeded batches."""
+"""Data sets by name, their partition among clients, and seeded batches."""

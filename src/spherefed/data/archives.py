@@ -1,7 +1,7 @@
-"""Reading archives without unpacking them to disk, so that no member can be written anywhere.
+"""Read archives in memory, without unpacking them to disk, so that no member can be written anywhere.
 
-Still, an archive with a member that would leave its folder, a link, a device or a bomb is refused as a whole: it is
-not what the authors published.
+An archive that contains a path outside its folder, a link, a device or a decompression bomb is rejected as a whole: it
+is not what the authors published.
 """
 
 import stat
@@ -19,15 +19,15 @@ from spherefed.errors import DataError
 MAX_MEMBER_BYTES = 512 * 2**20
 MAX_TOTAL_BYTES = 8 * 2**30
 MAX_RATIO = 250
-"""Unpacked to packed size of a whole archive above which it is taken for a bomb; only looked at above BOMB_BYTES."""
+"""An archive with a larger ratio of unpacked to packed size is rejected, if its unpacked size exceeds BOMB_BYTES."""
 BOMB_BYTES = 64 * 2**20
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class FileTree:
-    """Files by relative path, in a zip archive or in a folder alike."""
+    """The files of a zip archive or of a folder, by relative path."""
 
-    where: Path
+    path: Path
     names: tuple[str, ...]
     read: Callable[[str], bytes]
 
@@ -35,15 +35,15 @@ class FileTree:
         try:
             return self.read(name).decode("utf-8")
         except UnicodeDecodeError as error:
-            raise DataError(f"{self.where}: {name} is not text: {error}") from error
+            raise DataError(f"{self.path}: {name} is not text: {error}") from error
 
 
 def read_tar(path: Path, wanted: Collection[str]) -> dict[str, bytes]:
-    """The contents of the wanted members of a (compressed) tar file; every member's header is checked on the way."""
-    found: dict[str, bytes] = {}
+    """The contents of the wanted members of a (compressed) tar file. Checks the header of every member."""
+    contents: dict[str, bytes] = {}
     total = 0
     try:
-        # As a stream: each compressed byte is read once.
+        # Stream mode reads each compressed byte once.
         with tarfile.open(path, mode="r|*") as archive:
             for member in archive:
                 _check_name(path, member.name)
@@ -54,22 +54,22 @@ def read_tar(path: Path, wanted: Collection[str]) -> dict[str, bytes]:
                 total += member.size
                 _check_size(path, member.name, member.size, total)
                 if member.name in wanted and member.isreg():
-                    content = archive.extractfile(member)
-                    assert content is not None, "a regular member has content"
-                    found[member.name] = content.read()
+                    file = archive.extractfile(member)
+                    assert file is not None, "a regular member has content"
+                    contents[member.name] = file.read()
     except (tarfile.TarError, EOFError, OSError, zlib.error, LZMAError, ValueError) as error:
         if isinstance(error, DataError):
             raise
-        raise DataError(f"{path} is damaged or not a tar archive: {error}; get it again") from error
+        raise DataError(f"{path} is damaged or not a tar archive: {error}; download it again") from error
     for name in wanted:
-        if name not in found:
+        if name not in contents:
             raise DataError(f"{path}: member {name!r} is missing; is this the official archive?")
-    return found
+    return contents
 
 
 @contextmanager
 def open_zip(path: Path) -> Iterator[FileTree]:
-    """The files of a zip archive; the enclosing folder, if all share one, is left out of their names."""
+    """The files of a zip archive. If all files are in one top-level folder, their names do not contain it."""
     try:
         with zipfile.ZipFile(path) as archive:
             members = [info for info in archive.infolist() if not info.is_dir()]
@@ -83,17 +83,19 @@ def open_zip(path: Path) -> Iterator[FileTree]:
                 except KeyError:
                     raise DataError(f"{path}: {prefix}{name} is missing; is this the official archive?") from None
                 except _ZIP_ERRORS as error:
-                    raise DataError(f"{path}: {prefix}{name} is damaged: {error}; get the archive again") from error
+                    raise DataError(
+                        f"{path}: {prefix}{name} is damaged: {error}; download the archive again"
+                    ) from error
 
             yield FileTree(path, tuple(info.filename.removeprefix(prefix) for info in members), read)
     except _ZIP_ERRORS as error:
         if isinstance(error, DataError):
             raise
-        raise DataError(f"{path} is damaged or not a zip archive: {error}; get it again") from error
+        raise DataError(f"{path} is damaged or not a zip archive: {error}; download it again") from error
 
 
 def check_zip(path: Path, archive: zipfile.ZipFile) -> None:
-    """Refuse names that leave the folder, links, and bombs; sizes are those that reading will stop at."""
+    """Reject paths outside the folder, links and bombs. zipfile never reads more bytes than the sizes checked here."""
     total = packed = 0
     for info in archive.infolist():
         _check_name(path, info.filename)
@@ -104,16 +106,17 @@ def check_zip(path: Path, archive: zipfile.ZipFile) -> None:
         _check_size(path, info.filename, info.file_size, total)
     if total > BOMB_BYTES and total > MAX_RATIO * max(packed, 1):
         raise DataError(
-            f"{path} unpacks {packed} bytes into {total}, more than {MAX_RATIO} times as much; it is not unpacked"
+            f"{path} unpacks {packed} bytes into {total}, more than {MAX_RATIO} times as much; "
+            "such archives are not unpacked"
         )
 
 
 @contextmanager
 def open_folder(path: Path) -> Iterator[FileTree]:
-    """The files below a folder; names that start with a dot are not looked at."""
+    """The files below a folder, without files and folders whose name starts with a dot."""
     names = sorted(
         relative.as_posix()
-        for relative in (found.relative_to(path) for found in path.rglob("*") if found.is_file())
+        for relative in (file.relative_to(path) for file in path.rglob("*") if file.is_file())
         if not any(part.startswith(".") for part in relative.parts)
     )
 
@@ -132,7 +135,7 @@ _ZIP_ERRORS = (zipfile.BadZipFile, EOFError, OSError, zlib.error, ValueError, No
 def _check_name(path: Path, name: str) -> None:
     parts = PurePosixPath(name.replace("\\", "/")).parts
     if not parts or parts[0] == "/" or ".." in parts or ":" in parts[0] or "\0" in name:
-        raise DataError(f"{path}: member {name!r} would be written outside its folder; the archive is refused")
+        raise DataError(f"{path}: member {name!r} is a path outside its folder; such archives are not read")
 
 
 def _check_size(path: Path, name: str, size: int, total: int) -> None:

@@ -1,4 +1,4 @@
-"""Changes to training batches: on the stored bytes, before they become floats, drawn from the stream they are given."""
+"""Data augmentation of training batches, applied to the stored bytes before they are converted to floats."""
 
 from dataclasses import dataclass
 
@@ -12,14 +12,14 @@ from spherefed.errors import ConfigError
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CropFlip:
-    """Random crop after zero padding, then a mirror image with probability ½, for each image on its own.
+    """Random crop after zero padding, then a horizontal flip with probability ½, independently for each image.
 
-    The standard augmentation for CIFAR and TinyImageNet. Black borders are stored zeros, as in torchvision's
-    `RandomCrop` before normalisation. One draw per image decides row, column and flip.
+    The standard augmentation for CIFAR and TinyImageNet. Borders are zeros before normalization, as in torchvision's
+    `RandomCrop`. One random number per image determines row, column and flip.
     """
 
     padding: int = 4
-    """Pixels added on every side before a window of the old size is cut out; 0 leaves only the flip."""
+    """Pixels added on every side before the crop to the original size; 0 disables the crop."""
     flip: bool = True
 
     def __post_init__(self) -> None:
@@ -27,18 +27,18 @@ class CropFlip:
             raise ConfigError(f"padding must not be negative, got {self.padding}")
 
     def __call__(self, inputs: Tensor, rng: np.random.Generator) -> Tensor:
-        """Inputs (n, channels, height, width) in CPU memory → the same shape and dtype, newly allocated."""
+        """Inputs (n, channels, height, width) in CPU memory → a new tensor of the same shape and dtype."""
         num, _, height, width = inputs.shape
         num_shifts = 2 * self.padding + 1
         draws = rng.integers(num_shifts**2 * 2, size=num)
-        places, flips = np.divmod(draws, 2)
-        rows, columns = np.divmod(places, num_shifts)
+        shifts, flips = np.divmod(draws, 2)
+        rows, columns = np.divmod(shifts, num_shifts)
         padded = pad(inputs, (self.padding,) * 4).numpy()
-        # A view of every window of every image; indexing it copies one window per image. numpy does this on bytes
-        # three times faster than torch.
+        # A view of all windows of all images; indexing it copies one window per image. On bytes, numpy does this three
+        # times as fast as torch.
         windows = np.lib.stride_tricks.sliding_window_view(padded, (height, width), axis=(2, 3))
-        chosen = windows[np.arange(num), :, rows, columns]
+        crops = windows[np.arange(num), :, rows, columns]
         if self.flip:
-            mirrored = np.flatnonzero(flips)
-            chosen[mirrored] = chosen[mirrored, :, :, ::-1]
-        return torch.from_numpy(chosen)
+            flipped = np.flatnonzero(flips)
+            crops[flipped] = crops[flipped, :, :, ::-1]
+        return torch.from_numpy(crops)

@@ -1,4 +1,4 @@
-"""What `spherefed data list | get | check` do: plain values in and out, printed elsewhere."""
+"""Functions behind `spherefed data list | get | check`. They return values; the command line prints them."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,26 +9,26 @@ import torch
 from spherefed.data.dataset import Dataset, channel_statistics
 from spherefed.data.download import Progress, fetch
 from spherefed.data.examples import Examples
-from spherefed.data.place import data_root, md5_of
+from spherefed.data.locations import data_root, md5_of
 from spherefed.data.sources import SOURCES, find_source, load
 from spherefed.errors import DataError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Listing:
-    """A data set that is known by name, and whether it is here."""
+    """A data set that is known by name, and its path if it is present."""
 
     name: str
     num_classes: int
     num_train: int
     num_test: int
-    found: Path | None
-    """The file or folder that would be read; None: not present."""
+    path: Path | None
+    """The file or folder that `load` reads; None: not present."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Check:
-    """What was found when a data set was read."""
+    """Description of a data set after reading it."""
 
     name: str
     num_train: int
@@ -39,7 +39,7 @@ class Check:
     test_counts: tuple[int, ...]
     input_shape: tuple[int, ...]
     mean: tuple[float, ...]
-    """Per channel, of the training part, as the encoder would see it without normalisation (bytes divided by 255)."""
+    """Per channel, of the training part, before normalization (bytes divided by 255)."""
     std: tuple[float, ...]
     provenance: dict[str, str]
 
@@ -49,15 +49,15 @@ class Check:
 
 
 def list_datasets(root: "str | Path | None" = None) -> list[Listing]:
-    """Every data set that is known by name."""
-    place = data_root(root)
+    """All data sets that are known by name."""
+    root_folder = data_root(root)
     return [
         Listing(
             name=name,
             num_classes=source.num_classes,
             num_train=source.num_train,
             num_test=source.num_test,
-            found=source.find(place),
+            path=source.find(root_folder),
         )
         for name, source in SOURCES.items()
     ]
@@ -66,9 +66,9 @@ def list_datasets(root: "str | Path | None" = None) -> list[Listing]:
 def get_dataset(
     name: str, root: "str | Path | None" = None, *, progress: Progress | None = None, mirror: str | None = None
 ) -> list[Path]:
-    """Download the official files into the data root, or go on where an earlier attempt stopped.
+    """Download the official files into the data root. Continues an interrupted download.
 
-    `mirror` is the address of a folder that holds the same files; their published MD5s are asked of it just the same.
+    `mirror` is the URL of a folder with the same files, which must have the published MD5s too.
     """
     source = find_source(name)
     files = source.remotes
@@ -78,10 +78,11 @@ def get_dataset(
 
 
 def check_dataset(name: str, root: "str | Path | None" = None) -> Check:
-    """Read the data set and describe it; downloaded archives are compared with their published MD5 once more."""
-    place = data_root(root)
-    dataset = load(name, place)
-    return _describe(dataset, dataset.provenance | _archive_digest(name, place))
+    """Read the data set and describe it. Compares downloaded archives with their published MD5 again."""
+    root_folder = data_root(root)
+    dataset = load(name, root_folder)
+    official = dataset.provenance.get("official") == "yes"
+    return _describe(dataset, dataset.provenance | _archive_digest(name, root_folder, official=official))
 
 
 def _describe(dataset: Dataset, provenance: dict[str, str]) -> Check:
@@ -104,17 +105,22 @@ def _describe(dataset: Dataset, provenance: dict[str, str]) -> Check:
     )
 
 
-def _archive_digest(name: str, root: Path) -> dict[str, str]:
-    """The archive's MD5 as it is now; the decoded cache may be older than damage to the file."""
+def _archive_digest(name: str, root: Path, *, official: bool) -> dict[str, str]:
+    """The MD5 of the archive, computed now: the file can be damaged after it was decoded into the cache."""
     source = SOURCES.get(name)
-    found = source.find(root) if source else None
-    if source is None or found is None or not found.is_file():
+    archive = source.find(root) if source else None
+    if source is None or archive is None or not archive.is_file():
         return {}
-    actual = md5_of(found)
-    published = {file.name: file.md5 for file in source.remotes}.get(found.name)
+    actual = md5_of(archive)
+    published = {file.name: file.md5 for file in source.remotes}.get(archive.name)
     if name.startswith("cifar") and published is not None and actual != published:
-        raise DataError(f"{found} has MD5 {actual}, published is {published}; run 'spherefed data get {name}'")
-    return {"archive md5": actual, "archive": "as published" if actual == published else "not the published archive"}
+        raise DataError(f"{archive} has MD5 {actual}, published is {published}; run 'spherefed data get {name}'")
+    if actual == published:
+        return {"archive md5": actual, "archive": "as published"}
+    inside = (
+        "the files inside are those published" if official else "its contents were not compared with those published"
+    )
+    return {"archive md5": actual, "archive": f"packed by somebody else; {inside}"}
 
 
 def _channel_statistics(examples: Examples) -> tuple[tuple[float, ...], tuple[float, ...]]:

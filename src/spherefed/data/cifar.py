@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100 from their official files, an archive or its unpacked folder, checked by MD5."""
+"""CIFAR-10 and CIFAR-100 from their official archive or its unpacked folder, checked by MD5."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,24 +10,24 @@ from numpy.typing import NDArray
 
 from spherefed.data.archives import read_tar
 from spherefed.data.augment import CropFlip
-from spherefed.data.cache import Facts, decoded, save_array
+from spherefed.data.cache import DecodedInfo, load_decoded, save_array
 from spherefed.data.dataset import Dataset
 from spherefed.data.examples import Preparation
+from spherefed.data.locations import RemoteFile, first_existing, md5_of_bytes, missing_error
 from spherefed.data.pickles import read_cifar_pickle
-from spherefed.data.place import RemoteFile, first_present, md5_of_bytes, missing
 from spherefed.errors import DataError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CifarFiles:
-    """What one of the two data sets consists of."""
+    """The published files of one of the two data sets."""
 
     name: str
     remote: RemoteFile
     folder: str
-    """The folder inside the archive, and the name of the unpacked one."""
+    """Name of the folder inside the archive, and of the unpacked folder."""
     train: dict[str, str]
-    """Member → published MD5, in the order in which they are joined."""
+    """Member → published MD5, in the order of concatenation."""
     test: dict[str, str]
     meta: dict[str, str]
     labels_key: str
@@ -36,7 +36,7 @@ class CifarFiles:
     prepare: Preparation
 
     def accepted(self) -> list[str]:
-        """Names under the data root, the preferred one first."""
+        """Accepted names in the data root, the preferred one first."""
         return [self.remote.name, f"{self.folder}.tar.xz", f"{self.folder}.tar", self.folder]
 
 
@@ -82,22 +82,22 @@ CIFAR10 = CifarFiles(
 
 
 def find_cifar(files: CifarFiles, root: Path) -> Path | None:
-    """The archive or folder under the root that `load_cifar` would read."""
-    return first_present(root / name for name in files.accepted())
+    """The archive or folder in the data root that `load_cifar` reads, or None."""
+    return first_existing(root / name for name in files.accepted())
 
 
 def load_cifar(files: CifarFiles, root: Path) -> Dataset:
-    """32×32 RGB images with the official split; a member that is not the published one is refused."""
+    """32×32 RGB images with the official split. Raises DataError if a member does not have its published MD5."""
     source = find_cifar(files, root)
     if source is None:
-        raise missing(files.name, root, files.accepted(), [files.remote])
+        raise missing_error(files.name, root, files.accepted(), [files.remote])
     parts = [*files.train, *files.test, *files.meta]
     inputs = [source / part for part in parts if (source / part).is_file()] if source.is_dir() else [source]
-    found = decoded(root, files.name, inputs, lambda folder: _decode(files, source, folder))
-    return found.dataset(files.name, files.prepare, CropFlip())
+    cached = load_decoded(root, files.name, inputs, lambda folder: _decode(files, source, folder))
+    return cached.dataset(files.name, files.prepare, CropFlip())
 
 
-def _decode(files: CifarFiles, source: Path, folder: Path) -> Facts:
+def _decode(files: CifarFiles, source: Path, folder: Path) -> DecodedInfo:
     expected = files.train | files.test | files.meta
     contents = _contents(files, source, list(expected))
     for part, md5 in expected.items():
@@ -110,11 +110,11 @@ def _decode(files: CifarFiles, source: Path, folder: Path) -> Facts:
     classes = _class_names(files, contents, source)
     counts = {}
     for split, members in (("train", files.train), ("test", files.test)):
-        read = [_read_batch(files, contents[part], _where(source, part)) for part in members]
-        save_array(folder, f"{split}_images", np.concatenate([images for images, _ in read]))
-        save_array(folder, f"{split}_labels", np.concatenate([labels for _, labels in read]))
-        counts[split] = sum(len(labels) for _, labels in read)
-    return Facts(
+        batches = [_read_batch(files, contents[part], _where(source, part)) for part in members]
+        save_array(folder, f"{split}_images", np.concatenate([images for images, _ in batches]))
+        save_array(folder, f"{split}_labels", np.concatenate([labels for _, labels in batches]))
+        counts[split] = sum(len(labels) for _, labels in batches)
+    return DecodedInfo(
         classes=classes,
         provenance={
             "source": source.name,
@@ -145,9 +145,9 @@ def _class_names(files: CifarFiles, contents: dict[str, bytes], source: Path) ->
 
 
 def _read_batch(files: CifarFiles, content: bytes, where: str) -> tuple["NDArray[np.uint8]", "NDArray[np.int64]"]:
-    found = read_cifar_pickle(content, where)
-    images: Any = found.get("data")
-    labels: Any = found.get(files.labels_key)
+    batch = read_cifar_pickle(content, where)
+    images: Any = batch.get("data")
+    labels: Any = batch.get(files.labels_key)
     if not isinstance(images, np.ndarray) or images.ndim != 2 or images.shape[1] != 3 * 32 * 32:
         raise DataError(f"{where}: 'data' must be bytes of shape (n, 3072), got {getattr(images, 'shape', images)}")
     if not isinstance(labels, list) or len(labels) != len(images):

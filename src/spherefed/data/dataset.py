@@ -1,6 +1,7 @@
-"""A data set as loaded, and the checks that every data set passes before anybody trains on it."""
+"""The type of a loaded data set, and the checks that every data set must pass."""
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,25 +15,29 @@ from spherefed.rng import Purpose, stream
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Dataset:
-    """A data set as loaded: training and test examples, class names, and where it came from."""
+    """A loaded data set: training and test examples, class names, and provenance."""
 
     name: str
     train: Examples
     test: Examples
     classes: tuple[str, ...]
     augment: Augment | None = None
-    """Applied to training batches only; None for data sets that are trained as they are."""
-    mapped: bool = False
-    """Whether the inputs are mapped from files, which other processes can map for themselves by loading it again."""
-    numbered: bool = False
-    """Whether the files have numbers for classes and no names, so that `classes` are but those numbers."""
-    elsewhere: bool = False
-    """Whether the examples are where the clients are, and only the form of them is known here."""
+    """Augmentation of training batches, or None."""
+    memory_mapped: bool = False
+    """Whether the inputs are memory-mapped files. Another process then loads the data set itself."""
+    cache_folder: Path | None = None
+    """The folder of the memory-mapped files, or None."""
+    unnamed_classes: bool = False
+    """Whether the files contain class numbers but no class names. Then `classes` are these numbers as text."""
+    remote: bool = False
+    """Whether the examples are stored at the clients, so that only classes and input shape are known here."""
+    columns: dict[str, "NDArray[Any]"] = field(default_factory=dict)
+    """Further values of the stored training examples, such as where they come from, for partition 'by-column'."""
     provenance: dict[str, str] = field(default_factory=dict)
     """Facts about the files (digests, counts, whether they are the official ones), stored with a run."""
 
     def __post_init__(self) -> None:
-        for part, examples in () if self.elsewhere else (("train", self.train), ("test", self.test)):
+        for part, examples in () if self.remote else (("train", self.train), ("test", self.test)):
             check_examples(examples, num_classes=len(self.classes), where=f"data set {self.name!r}, {part} part")
         shapes = tuple(self.train.inputs.shape[1:]), tuple(self.test.inputs.shape[1:])
         if shapes[0] != shapes[1]:
@@ -49,12 +54,19 @@ class Dataset:
     def input_shape(self) -> tuple[int, ...]:
         return tuple(self.train.inputs.shape[1:])
 
-    def facts(self) -> dict[str, Any]:
-        """What a run keeps of its data set."""
+    @property
+    def input_dtype(self) -> str:
+        """The type of numbers that the encoder gets: int64 for token ids."""
+        return "int64" if self.train.prepare is None and self.train.inputs.dtype == torch.int64 else "float32"
+
+    def description(self) -> dict[str, Any]:
+        """The description of the data set that a run stores."""
         return {
             "name": self.name,
             "classes": list(self.classes),
             "input_shape": list(self.input_shape),
+            "input_dtype": self.input_dtype,
+            "normalization": None if self.train.prepare is None else asdict(self.train.prepare),
             "num_train": len(self.train),
             "num_test": len(self.test),
             "provenance": self.provenance,
@@ -62,24 +74,32 @@ class Dataset:
 
 
 def check_examples(examples: Examples, *, num_classes: int, where: str) -> None:
-    """Refuse what would fail, or silently mislead, in the middle of a run."""
+    """Raise DataError for examples that would fail, or silently give wrong results, during a run."""
     inputs, labels = examples.inputs, examples.labels
     if len(inputs) != len(labels):
         raise DataError(f"{where}: {len(inputs)} inputs but {len(labels)} labels; each input needs one label")
     if len(labels) == 0:
-        raise DataError(f"{where}: no examples")
+        raise DataError(f"{where}: no examples; give at least one")
     bad = ((labels < 0) | (labels >= num_classes)).nonzero()
     if len(bad):
         index = int(bad[0])
-        raise DataError(f"{where}: label {int(labels[index])} at index {index} is outside 0..{num_classes - 1}")
+        raise DataError(
+            f"{where}: label {int(labels[index])} at index {index} is outside 0..{num_classes - 1}; "
+            "number the classes from 0, or use texts"
+        )
     if inputs.is_floating_point():
-        broken = (~inputs.reshape(len(inputs), -1).isfinite().all(dim=1)).nonzero()
+        # In blocks: `isfinite` makes copies of its argument.
+        finite = torch.cat([block.reshape(len(block), -1).isfinite().all(dim=1) for block in torch.split(inputs, 1024)])
+        broken = (~finite).nonzero()
         if len(broken):
-            raise DataError(f"{where}: input {int(broken[0])} holds NaN or infinity ({len(broken)} such inputs)")
+            raise DataError(
+                f"{where}: input {int(broken[0])} contains NaN or infinity ({len(broken)} such inputs); "
+                "inputs must be finite: replace or remove them"
+            )
 
 
 def fixed_split(size: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """(train, test) positions for a set without an official split: a fifth for testing, the same for every seed."""
+    """(train, test) indices for a data set without an official split: a fifth for testing, the same for every seed."""
     order = torch.from_numpy(stream(0, Purpose.SPLIT).permutation(size))
     num_test = max(1, size // 5)
     return order[num_test:], order[:num_test]
@@ -88,7 +108,7 @@ def fixed_split(size: int) -> tuple[torch.Tensor, torch.Tensor]:
 def channel_statistics(images: "NDArray[np.uint8]") -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and standard deviation per channel of (n, channels, h, w) bytes, as fractions of 255.
 
-    Exact up to the last division: pixels are counted by value in integers, whatever the size of the set.
+    Counts pixels by value in integers, so the result is exact up to the final floating-point operations.
 
     >>> channel_statistics(np.array([0, 255], dtype=np.uint8).reshape(2, 1, 1, 1))
     ((0.5,), (0.5,))

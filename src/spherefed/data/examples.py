@@ -1,7 +1,7 @@
-"""Examples: inputs with labels, as a view of shared tensors, and the batches cut from them.
+"""Examples (inputs with labels) as a view of shared tensors, and the batches made from them.
 
-A client's data is a set of indices into the data set that all clients of a process share, so a client that sits
-idle costs its indices and nothing else. Where the pixels come from is `sources`; who gets which is `partition`.
+The data of a client are indices into the data set that all clients of a process share, so an idle client needs only the
+memory of its indices. `sources` loads the pixels; `partition` assigns them to clients.
 """
 
 import functools
@@ -22,7 +22,7 @@ Augment = Callable[[Tensor, np.random.Generator], Tensor]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Preparation:
-    """From stored pixels to what an encoder sees: (x · scale − mean) / std, per channel."""
+    """Conversion of stored pixels to inputs of an encoder: (x · scale − mean) / std, per channel."""
 
     scale: float
     mean: tuple[float, ...]
@@ -30,12 +30,14 @@ class Preparation:
 
     def __post_init__(self) -> None:
         if not (len(self.mean) == len(self.std) and all(deviation > 0 for deviation in self.std)):
-            raise ConfigError(f"mean {self.mean} and std {self.std} need one number per channel, every std above 0")
+            raise ConfigError(
+                f"mean and std need one number per channel, every std positive; got {self.mean} and {self.std}"
+            )
 
     def __call__(self, inputs: Tensor) -> Tensor:
-        """Inputs (n, channels, height, width) of any dtype → float32, as one multiplication and one addition."""
+        """Inputs (n, channels, height, width) of any dtype → float32, with one multiplication and one addition."""
         factor, offset = _multiply_add(self, inputs.device)
-        # `to` does not copy what is float32 already, so the multiplication must not be in place there.
+        # `to` does not copy float32 inputs; multiplying those in place would change the stored data.
         floats = inputs.to(torch.float32)
         return (floats.mul(factor) if floats is inputs else floats.mul_(factor)).add_(offset)
 
@@ -50,29 +52,29 @@ def _multiply_add(prepare: Preparation, device: torch.device) -> tuple[Tensor, T
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Examples:
-    """Inputs and labels, or the part of them that `indices` names; nothing is copied until a batch is cut."""
+    """Inputs and labels, or the subset at `indices`. Data are copied only when a batch is made."""
 
     inputs: Tensor
-    """(n, …): as stored; small integers for images that `prepare` turns into floats batch by batch."""
+    """(n, …), as stored: bytes for images that `prepare` converts to floats batch by batch."""
     labels: Tensor
     """(n,): int64 class numbers."""
     prepare: Preparation | None = None
-    """None: the inputs are stored as the encoder wants them."""
+    """None: the stored inputs are the inputs of the encoder."""
     indices: Tensor | None = None
-    """None: all of them."""
+    """None: all examples."""
 
     def __len__(self) -> int:
         return (self.labels if self.indices is None else self.indices).shape[0]
 
     def take(self, indices: "np.ndarray | Tensor") -> "Examples":
-        """The examples at these positions of this view."""
-        chosen = torch.as_tensor(indices, dtype=torch.int64)
+        """The examples at these indices of this view."""
+        selected = torch.as_tensor(indices, dtype=torch.int64)
         if self.indices is not None:
-            chosen = self.indices[chosen]
-        return Examples(self.inputs, self.labels, self.prepare, chosen)
+            selected = self.indices[selected]
+        return Examples(self.inputs, self.labels, self.prepare, selected)
 
     def all_labels(self) -> Tensor:
-        """Labels of this view, in its order."""
+        """The labels of this view, in its order."""
         return self.labels if self.indices is None else self.labels[self.indices]
 
     def epoch(
@@ -82,46 +84,51 @@ class Examples:
         *,
         augment: Augment | None = None,
         device: torch.device,
-        smallest: int = 1,
+        min_batch_size: int = 1,
     ) -> Iterator[Batch]:
-        """One pass in a fresh random order; the last batch may be short.
+        """One pass over the examples in a new random order. The last batch may be smaller than the others.
 
-        If it has fewer than `smallest` examples, it joins the batch before it; a set with fewer gives no batch at all.
+        If it has fewer than `min_batch_size` examples, it is merged into the batch before it. If there are fewer
+        examples than that in total, there is no batch.
         """
-        for chosen in self.shuffled(batch_size, order, smallest=smallest):
-            inputs = self.inputs.index_select(0, chosen)
+        for indices in self.shuffled_indices(batch_size, order, min_batch_size=min_batch_size):
+            inputs = self.inputs.index_select(0, indices)
             if augment is not None:
                 inputs = augment(inputs, order)
-            yield self.finished(inputs, device), self.labels.index_select(0, chosen).to(device)
+            yield self.prepared(inputs, device), self.labels.index_select(0, indices).to(device)
 
-    def shuffled(self, batch_size: int, order: np.random.Generator, *, smallest: int = 1) -> Iterator[Tensor]:
-        """The batches of `epoch` as positions in the shared tensors."""
-        everything = len(self) if self.indices is None else self.indices.numpy()
-        positions = torch.from_numpy(order.permutation(everything))
-        for start, stop in _cuts(positions.shape[0], batch_size, smallest):
-            yield positions[start:stop]
+    def shuffled_indices(
+        self, batch_size: int, order: np.random.Generator, *, min_batch_size: int = 1
+    ) -> Iterator[Tensor]:
+        """The batches of `epoch` as indices into the shared tensors."""
+        all_indices = len(self) if self.indices is None else self.indices.numpy()
+        permuted = torch.from_numpy(order.permutation(all_indices))
+        for start, stop in _batch_bounds(permuted.shape[0], batch_size, min_batch_size):
+            yield permuted[start:stop]
 
     def in_order(self, batch_size: int, *, device: torch.device) -> Iterator[Batch]:
-        """One pass in stored order, without augmentation: for evaluation and statistics."""
+        """One pass in stored order without augmentation, for evaluation and statistics."""
         for start in range(0, len(self), batch_size):
-            chosen: slice | Tensor = slice(start, start + batch_size)
+            selected: slice | Tensor = slice(start, start + batch_size)
             if self.indices is not None:
-                chosen = self.indices[chosen]
-            yield self.finished(self.inputs[chosen], device), self.labels[chosen].to(device)
+                selected = self.indices[selected]
+            yield self.prepared(self.inputs[selected], device), self.labels[selected].to(device)
 
-    def finished(self, inputs: Tensor, device: torch.device) -> Tensor:
-        """Stored inputs as the encoder wants them, where it is."""
+    def prepared(self, inputs: Tensor, device: torch.device) -> Tensor:
+        """Move stored inputs to the device and apply `prepare`."""
         inputs = inputs.to(device)
         return inputs if self.prepare is None else self.prepare(inputs)
 
 
-def _cuts(size: int, batch_size: int, smallest: int) -> Iterator[tuple[int, int]]:
-    """Where batches begin and end.
+def _batch_bounds(size: int, batch_size: int, min_batch_size: int) -> Iterator[tuple[int, int]]:
+    """Start and stop of each batch.
 
-    >>> list(_cuts(5, batch_size=2, smallest=1)), list(_cuts(5, batch_size=2, smallest=2))
-    ([(0, 2), (2, 4), (4, 5)], [(0, 2), (2, 5)])
+    >>> list(_batch_bounds(5, batch_size=2, min_batch_size=1))
+    [(0, 2), (2, 4), (4, 5)]
+    >>> list(_batch_bounds(5, batch_size=2, min_batch_size=2))
+    [(0, 2), (2, 5)]
     """
     starts = list(range(0, size, batch_size))
-    if starts and size - starts[-1] < smallest:
+    if starts and size - starts[-1] < min_batch_size:
         starts.pop()
     return pairwise([*starts, size])

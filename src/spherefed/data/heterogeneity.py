@@ -1,4 +1,4 @@
-"""Figures that say how different the clients of a partition are."""
+"""Measures of the heterogeneity of a partition: how much label distributions and sizes differ between clients."""
 
 from dataclasses import dataclass
 
@@ -10,14 +10,14 @@ from spherefed.data.partition import Partition
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Heterogeneity:
-    """A partition in a few numbers; clients without examples have no label distribution and are left out of means."""
+    """Heterogeneity of a partition. Means exclude clients without examples, which have no label distribution."""
 
     mean_js_distance: float
-    """Mean over pairs of clients of the Jensen–Shannon distance of their label distributions: 0 equal, 1 disjoint."""
+    """Mean Jensen–Shannon distance between the label distributions of two clients: 0 if equal, 1 if disjoint."""
     mean_effective_classes: float
-    """Mean over clients of exp(entropy of the label distribution): C for a uniform one, 1 for a single class."""
+    """Mean over clients of exp(entropy of the label distribution): C if it is uniform, 1 for a single class."""
     effective_classes: tuple[float, ...]
-    """Per client; 0 for one without examples."""
+    """Per client; 0 for a client without examples."""
     min_size: int
     median_size: float
     max_size: int
@@ -25,11 +25,11 @@ class Heterogeneity:
 
 
 def heterogeneity(partition: Partition) -> Heterogeneity:
-    """Measure a partition by its client × class counts."""
+    """Compute the measures from the (clients, classes) label counts."""
     sizes = partition.sizes
-    filled = partition.label_counts[sizes > 0].astype(np.float64)
+    counts = partition.label_counts[sizes > 0].astype(np.float64)
     effective = np.zeros(len(sizes))
-    shares = filled / filled.sum(axis=1, keepdims=True)
+    shares = counts / counts.sum(axis=1, keepdims=True)
     effective[sizes > 0] = np.exp(_entropy(shares))
     return Heterogeneity(
         mean_js_distance=mean_js_distance(shares),
@@ -53,9 +53,9 @@ def mean_js_distance(shares: "NDArray[np.float64]") -> float:
         return 0.0
     entropies = _entropy(shares)
     total = 0.0
-    for i in range(num - 1):  # row by row: all pairs at once would need clients² × classes numbers
-        mixed = _entropy((shares[i] + shares[i + 1 :]) / 2)
-        divergence = mixed - (entropies[i] + entropies[i + 1 :]) / 2
+    for i in range(num - 1):  # one row at a time: all pairs at once need memory for clients² × classes numbers
+        mixture_entropies = _entropy((shares[i] + shares[i + 1 :]) / 2)
+        divergence = mixture_entropies - (entropies[i] + entropies[i + 1 :]) / 2
         total += float(np.sqrt(np.maximum(divergence, 0.0) / np.log(2)).sum())
     return total / (num * (num - 1) / 2)
 

@@ -1,4 +1,4 @@
-"""One image file → (3, height, width) bytes. Greyscale becomes RGB; whatever is not an image is refused by name."""
+"""Decode an image file into (3, height, width) bytes. Greyscale images are converted to RGB."""
 
 import io
 import warnings
@@ -13,20 +13,26 @@ MAX_PIXELS = 4096 * 4096
 SUFFIXES = frozenset([".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"])
 
 
-def decode_image(content: bytes, where: str, shape: tuple[int, int] | None = None) -> "NDArray[np.uint8]":
-    """Pixels as (3, height, width); with a shape (height, width) given, any other is refused before it is decoded."""
+def decode_image(
+    content: bytes, where: str, shape: tuple[int, int] | None = None, advice: str = ""
+) -> "NDArray[np.uint8]":
+    """Pixels as (3, height, width). If `shape` is (height, width), other sizes raise DataError before decoding.
+
+    `advice` ends the message about another size.
+    """
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about metadata; what matters here is raised
+            warnings.simplefilter("ignore")  # about metadata; damaged pixels raise errors
             with Image.open(io.BytesIO(content)) as image:
                 width, height = image.size
                 if shape is not None and (height, width) != shape:
-                    raise DataError(f"{where} is {height}×{width} pixels, the others are {shape[0]}×{shape[1]}")
+                    raise DataError(f"{where} is {height}×{width} pixels, the others are {shape[0]}×{shape[1]}{advice}")
                 if height * width > MAX_PIXELS:
                     raise DataError(f"{where} is {height}×{width} pixels; at most {MAX_PIXELS} pixels are read")
                 pixels = np.asarray(image.convert("RGB"))
     except DataError:
         raise
-    except Exception as error:  # Pillow's decoders raise nearly anything on damaged files
-        raise DataError(f"{where} is not a readable image: {error}") from error
+    except Exception as error:  # Pillow's decoders raise many types of exceptions on damaged files
+        reason = str(error).partition(" <_io.")[0]  # Pillow names the buffer, not the file
+        raise DataError(f"{where} is not a readable image: {reason}; replace or remove the file") from error
     return np.ascontiguousarray(pixels.transpose(2, 0, 1))

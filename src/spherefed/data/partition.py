@@ -1,25 +1,28 @@
-"""Who gets which examples: pure functions from labels to index arrays, and the figures that describe the result."""
+"""Partitions of a data set among clients: pure functions from labels to one index array per client."""
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from spherefed.data.columns import ByColumn
+from spherefed.data.locations import user_path
 from spherefed.data.partition_file import digest_parts, read_parts, write_parts
 from spherefed.errors import ConfigError
+from spherefed.schema import kind_of, shown
 
 Indices = NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Iid:
-    """Every client gets an equally large random part, sizes differing by one at most."""
+    """Every client gets a random part; sizes differ by at most one."""
 
     kind: ClassVar[str] = "iid"
     clients: int = 10
-    """How many clients share the data (K in the paper)."""
+    """Number of clients (K in the paper)."""
 
     def __post_init__(self) -> None:
         _check_clients(self.clients)
@@ -30,42 +33,47 @@ class Iid:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Dirichlet:
-    """Every class is shared among the clients in proportions drawn from Dirichlet(α): small α, strong label skew."""
+    """Each class is divided among clients in proportions drawn from Dirichlet(α). A small α gives strong label skew."""
 
     kind: ClassVar[str] = "dirichlet"
     alpha: float = 0.1
-    """Concentration: 0.1 leaves most clients with few classes, 100 is close to IID."""
+    """Concentration: with 0.1 most clients have few classes; 100 is close to IID."""
     clients: int = 10
-    """How many clients share the data (K in the paper)."""
+    """Number of clients (K in the paper)."""
     min_size: int = 0
-    """Each client gets at least so many examples, moved one by one from the largest client of the moment."""
+    """Minimum number of examples per client; examples are moved one by one from the currently largest client."""
+    balanced: bool = False
+    """Give no further class to a client that has 1/K of all examples, as some codes do: sizes differ less."""
 
     def __post_init__(self) -> None:
         _check_clients(self.clients)
         _check_skew(self.alpha, self.min_size)
 
     def split(self, labels: Indices, num_classes: int, rng: np.random.Generator) -> list[Indices]:
-        _check_enough(self.min_size, self.clients, len(labels))
+        _check_total(self.min_size, self.clients, len(labels))
         parts: list[list[Indices]] = [[] for _ in range(self.clients)]
         for label in range(num_classes):
             members = rng.permutation(np.flatnonzero(labels == label))
-            cuts = _cuts(_shares(self.alpha, self.clients, rng), len(members))
-            for client, part in enumerate(np.split(members, cuts)):
+            shares = _shares(self.alpha, self.clients, rng)
+            if self.balanced:
+                shares = _shares_of_small(shares, [sum(map(len, p)) for p in parts], len(labels) / self.clients)
+            split_points = _split_points(shares, len(members))
+            for client, part in enumerate(np.split(members, split_points)):
                 if len(part):
                     parts[client].append(part)
         empty = np.zeros(0, dtype=np.int64)
-        return _at_least(self.min_size, [np.sort(np.concatenate(p)) if p else empty for p in parts], rng)
+        return _with_min_size(self.min_size, [np.sort(np.concatenate(p)) if p else empty for p in parts], rng)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shards:
-    """Examples sorted by label, cut into equal shards, a few random shards per client (McMahan et al. 2017)."""
+    """Examples, sorted by label, form equal shards; each client gets random shards (McMahan et al. 2017)."""
 
     kind: ClassVar[str] = "shards"
     shards_per_client: int = 2
-    """With 2, most clients see two classes."""
+    """With 2, most clients have examples of two classes."""
     clients: int = 10
-    """How many clients share the data (K in the paper)."""
+    """Number of clients (K in the paper)."""
 
     def __post_init__(self) -> None:
         _check_clients(self.clients)
@@ -73,122 +81,174 @@ class Shards:
             raise ConfigError(f"partition.shards_per_client must be at least 1, got {self.shards_per_client}")
 
     def split(self, labels: Indices, num_classes: int, rng: np.random.Generator) -> list[Indices]:
-        # Shuffled before the stable sort: which examples of a class fall into the same shard is random.
+        _check_parts("clients · shards_per_client", self.clients * self.shards_per_client, len(labels))
+        # Shuffle before the stable sort, so that the examples of a class are distributed randomly over its shards.
         order = rng.permutation(len(labels))
         order = order[np.argsort(labels[order], kind="stable")]
         shards = np.array_split(order, self.clients * self.shards_per_client)
-        hands = rng.permutation(len(shards)).reshape(self.clients, self.shards_per_client)
-        return [np.sort(np.concatenate([shards[shard] for shard in hand])) for hand in hands]
+        assigned = rng.permutation(len(shards)).reshape(self.clients, self.shards_per_client)
+        return [np.sort(np.concatenate([shards[shard] for shard in numbers])) for numbers in assigned]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QuantitySkew:
-    """Clients of very different size with the same mix of labels: sizes in proportions drawn from Dirichlet(α)."""
+    """Clients have different sizes and the same label distribution: sizes in proportions drawn from Dirichlet(α)."""
 
     kind: ClassVar[str] = "quantity"
     alpha: float = 0.5
-    """Concentration: small α, few large clients; large α, equal sizes."""
+    """Concentration: a small α gives few large clients, a large α equal sizes."""
     clients: int = 10
-    """How many clients share the data (K in the paper)."""
+    """Number of clients (K in the paper)."""
     min_size: int = 0
-    """Each client gets at least so many examples, moved one by one from the largest client of the moment."""
+    """Minimum number of examples per client; examples are moved one by one from the currently largest client."""
 
     def __post_init__(self) -> None:
         _check_clients(self.clients)
         _check_skew(self.alpha, self.min_size)
 
     def split(self, labels: Indices, num_classes: int, rng: np.random.Generator) -> list[Indices]:
-        _check_enough(self.min_size, self.clients, len(labels))
-        cuts = _cuts(_shares(self.alpha, self.clients, rng), len(labels))
-        parts = np.split(rng.permutation(len(labels)), cuts)
-        return _at_least(self.min_size, [np.sort(part) for part in parts], rng)
+        _check_total(self.min_size, self.clients, len(labels))
+        split_points = _split_points(_shares(self.alpha, self.clients, rng), len(labels))
+        parts = np.split(rng.permutation(len(labels)), split_points)
+        return _with_min_size(self.min_size, [np.sort(part) for part in parts], rng)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stored:
-    """The partition in a file that `write_partition` made, here or elsewhere; the seed changes nothing."""
+    """The partition in a file written by `write_partition`; it does not depend on the seed."""
 
     kind: ClassVar[str] = "stored"
     path: str
     clients: int = 10
-    """How many clients the file is for: another number in the file is refused."""
+    """Number of clients, which must equal the number in the file."""
 
     def __post_init__(self) -> None:
         _check_clients(self.clients)
 
     def split(self, labels: Indices, num_classes: int, rng: np.random.Generator) -> list[Indices]:
-        parts = read_parts(Path(self.path), len(labels))
+        parts = read_parts(user_path(self.path), len(labels))
         if len(parts) != self.clients:
-            raise ConfigError(f"{self.path} is for {len(parts)} clients, partition.clients is {self.clients}")
+            raise ConfigError(f"{self.path} has {len(parts)} clients, but partition.clients is {self.clients}")
         return parts
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sites:
-    """Nothing is split: every client is a site that has its own data, and keeps them (`spherefed deploy`)."""
+    """No partition: every client is a site with its own local data (`spherefed deploy`)."""
 
     kind: ClassVar[str] = "sites"
     clients: int = 3
-    """How many sites take part."""
+    """Number of sites."""
 
     def __post_init__(self) -> None:
         _check_clients(self.clients)
 
     def split(self, labels: Indices, num_classes: int, rng: np.random.Generator) -> list[Indices]:
         raise ConfigError(
-            "partition.kind = 'sites' means that every site has its own data, which nobody here can split; "
+            "partition.kind = 'sites' needs sites with their own data; it does not split a data set; "
             "use `spherefed deploy run`, or another partition.kind"
         )
 
 
-Partitioner = Iid | Dirichlet | Shards | QuantitySkew | Stored | Sites
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Natural:
+    """No partition: the caller passes one data set per client (`sf.run(…, clients=[…])`)."""
+
+    kind: ClassVar[str] = "natural"
+    clients: int = 2
+    """Number of clients."""
+
+    def __post_init__(self) -> None:
+        _check_clients(self.clients)
+
+    def split(self, labels: Indices, num_classes: int, rng: np.random.Generator) -> list[Indices]:
+        raise ConfigError(
+            "partition.kind = 'natural' needs one data set per client: pass clients=[…] to sf.run, "
+            "or use another partition.kind"
+        )
+
+
+class OwnPartition(Protocol):
+    """A user's partition: a frozen dataclass."""
+
+    @property
+    def clients(self) -> int:
+        """Number of clients."""
+        ...
+
+    def split(self, labels: Indices, num_classes: int, rng: np.random.Generator) -> list[Indices]:
+        """One array of indices per client, disjoint and complete."""
+        ...
+
+
+Partitioner = Iid | Dirichlet | Shards | QuantitySkew | Stored | Sites | Natural | ByColumn | OwnPartition
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Partition:
-    """The outcome: one ascending index array per client, disjoint, together complete."""
+    """One ascending index array per client. The arrays are disjoint and together contain every example."""
 
     parts: tuple[Indices, ...]
     label_counts: NDArray[np.int64]
-    """(clients, classes): how many examples of each class a client holds."""
+    """(clients, classes): number of examples of each class at each client."""
 
     @property
     def sizes(self) -> NDArray[np.int64]:
         return np.array([len(part) for part in self.parts], dtype=np.int64)
 
     def digest(self) -> str:
-        """SHA-256 of the index arrays: equal digests mean equal partitions, whichever numpy drew them."""
+        """SHA-256 of the index arrays: equal digests mean equal partitions, for any version of numpy."""
         return digest_parts(self.parts)
 
 
 def partition(partitioner: Partitioner, labels: Indices, num_classes: int, rng: np.random.Generator) -> Partition:
-    """Split by the labels; checked to be disjoint and complete."""
-    parts = tuple(part.astype(np.int64) for part in partitioner.split(labels, num_classes, rng))
-    together = np.sort(np.concatenate(parts))
-    assert np.array_equal(together, np.arange(len(labels))), "a partition must be disjoint and complete"
-    return _counted(parts, labels, num_classes)
+    """Split examples by their labels; the parts are disjoint and complete."""
+    _check_parts("partition.clients", partitioner.clients, len(labels))
+    parts = tuple(np.asarray(part, dtype=np.int64) for part in partitioner.split(labels, num_classes, rng))
+    all_indices = np.sort(np.concatenate(parts)) if parts else np.zeros(0, dtype=np.int64)
+    if len(parts) != partitioner.clients or not np.array_equal(all_indices, np.arange(len(labels))):
+        raise ConfigError(
+            f"partition {kind_of(partitioner)!r} must give each of {len(labels)} examples to exactly one of "
+            f"{partitioner.clients} clients; got {len(parts)} parts with {len(np.unique(all_indices))} different "
+            f"examples of {len(all_indices)}"
+        )
+    return partition_of(parts, labels, num_classes)
 
 
-def write_partition(outcome: Partition, path: Path) -> None:
-    """Store the index arrays with their digest; `read_partition` or the partitioner `Stored` use them again."""
-    write_parts(outcome.parts, path)
+def partition_of(parts: tuple[Indices, ...], labels: Indices, num_classes: int) -> Partition:
+    """The partition of these index arrays, with its label counts."""
+    return Partition(parts, np.stack([np.bincount(labels[part], minlength=num_classes) for part in parts]))
+
+
+def write_partition(partition: Partition, path: Path) -> None:
+    """Write the index arrays and their digest to a file for `read_partition` and the partitioner `Stored`."""
+    write_parts(partition.parts, path)
 
 
 def read_partition(path: Path, labels: Indices, num_classes: int) -> Partition:
-    """The stored partition, refused if it is not of these many examples, not disjoint, not complete or changed."""
-    return _counted(tuple(read_parts(path, len(labels))), labels, num_classes)
+    """Read a partition file. Raises DataError unless it is unchanged, disjoint and complete for these labels."""
+    return partition_of(tuple(read_parts(path, len(labels))), labels, num_classes)
 
 
 def hold_out(size: int, fraction: float, rng: np.random.Generator) -> tuple[Indices, Indices]:
-    """Positions 0..size−1 cut into (kept, held out), `floor(size · fraction)` held out, both ascending."""
+    """Split 0..size−1 at random into (training, held out), `floor(size · fraction)` held out, both ascending."""
     order = rng.permutation(size)
-    num_held = int(size * fraction)
-    return np.sort(order[num_held:]), np.sort(order[:num_held])
+    num_held_out = int(size * fraction)
+    return np.sort(order[num_held_out:]), np.sort(order[:num_held_out])
 
 
 def _check_clients(clients: int) -> None:
     if clients < 1:
-        raise ConfigError(f"partition.clients must be at least 1, got {clients}")
+        raise ConfigError(f"partition.clients must be at least 1, got {shown(clients)}")
+
+
+def _check_parts(what: str, num_parts: int, num_examples: int) -> None:
+    """Refuse partitions in which nearly every part would be empty: they only take time and memory."""
+    most = max(1000, 10 * num_examples)
+    if num_parts > most:
+        raise ConfigError(
+            f"{what} is {shown(num_parts)}, but there are {num_examples} examples: at most {most} are allowed"
+        )
 
 
 def _check_skew(alpha: float, min_size: int) -> None:
@@ -198,19 +258,19 @@ def _check_skew(alpha: float, min_size: int) -> None:
         raise ConfigError(f"partition.min_size must not be negative, got {min_size}")
 
 
-def _check_enough(min_size: int, clients: int, num_examples: int) -> None:
+def _check_total(min_size: int, clients: int, num_examples: int) -> None:
     if min_size * clients > num_examples:
         raise ConfigError(
             f"partition.min_size {min_size} for {clients} clients needs {min_size * clients} "
-            f"examples, there are {num_examples}; lower min_size or clients"
+            f"examples, but there are {num_examples}; lower min_size or clients"
         )
 
 
 def _shares(alpha: float, clients: int, rng: np.random.Generator) -> NDArray[np.float64]:
-    """One Dirichlet(α) vector.
+    """One random vector from Dirichlet(α).
 
-    At very small α all gamma draws behind it can underflow to 0/0; its limit for α → 0 is one client taking all,
-    drawn uniformly. At very large α their sum can overflow; its limit is equal shares.
+    For very small α, all gamma variables behind it can underflow, which gives 0/0. The limit for α → 0 is the whole
+    share for one client, chosen uniformly. For very large α, their sum can overflow; the limit is equal shares.
     """
     with np.errstate(all="ignore"):
         shares = rng.dirichlet(np.full(clients, alpha))
@@ -219,19 +279,22 @@ def _shares(alpha: float, clients: int, rng: np.random.Generator) -> NDArray[np.
     return np.eye(clients)[rng.integers(clients)] if alpha < 1 else np.full(clients, 1 / clients)
 
 
-def _cuts(shares: NDArray[np.float64], size: int) -> Indices:
+def _shares_of_small(shares: NDArray[np.float64], sizes: list[int], limit: float) -> NDArray[np.float64]:
+    """Shares among the clients below the limit; if they drew nothing, the smallest client gets everything."""
+    kept = shares * (np.array(sizes) < limit)
+    total = float(kept.sum())
+    return kept / total if total > 0 else np.eye(len(sizes))[int(np.argmin(sizes))]
+
+
+def _split_points(shares: NDArray[np.float64], size: int) -> Indices:
     return np.rint(np.cumsum(shares)[:-1] * size).astype(np.int64)
 
 
-def _counted(parts: tuple[Indices, ...], labels: Indices, num_classes: int) -> Partition:
-    return Partition(parts, np.stack([np.bincount(labels[part], minlength=num_classes) for part in parts]))
-
-
-def _at_least(min_size: int, parts: list[Indices], rng: np.random.Generator) -> list[Indices]:
+def _with_min_size(min_size: int, parts: list[Indices], rng: np.random.Generator) -> list[Indices]:
     while min(len(part) for part in parts) < min_size:
-        poor = min(range(len(parts)), key=lambda client: len(parts[client]))
-        rich = max(range(len(parts)), key=lambda client: len(parts[client]))
-        gift = rng.integers(len(parts[rich]))
-        parts[poor] = np.sort(np.append(parts[poor], parts[rich][gift]))
-        parts[rich] = np.delete(parts[rich], gift)
+        smallest = min(range(len(parts)), key=lambda client: len(parts[client]))
+        largest = max(range(len(parts)), key=lambda client: len(parts[client]))
+        position = rng.integers(len(parts[largest]))
+        parts[smallest] = np.sort(np.append(parts[smallest], parts[largest][position]))
+        parts[largest] = np.delete(parts[largest], position)
     return parts

@@ -1,4 +1,4 @@
-"""A partition as a file: which client holds which examples, to be used again elsewhere, whichever numpy drew it."""
+"""Read and write partitions as files, so that a partition can be reused with any version of numpy."""
 
 import hashlib
 import json
@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spherefed.errors import DataError
+from spherefed.files import parse_json
 
 FORMAT = "spherefed-partition-1"
 
@@ -24,26 +25,26 @@ def digest_parts(parts: "Sequence[NDArray[np.int64]]") -> str:
 
 
 def write_parts(parts: "Sequence[NDArray[np.int64]]", path: Path) -> None:
-    """JSON with the index lists, the number of examples they share and the digest."""
+    """Write JSON with the index lists, the total number of examples and the digest."""
     plain = {
         "format": FORMAT,
         "num_examples": int(sum(len(part) for part in parts)),
         "digest": digest_parts(parts),
         "clients": [part.tolist() for part in parts],
     }
-    scratch = path.with_name(f".{path.name}.part")
+    temporary = path.with_name(f".{path.name}.part")
     try:
-        scratch.write_text(json.dumps(plain, separators=(",", ":")) + "\n", encoding="utf-8")
-        scratch.replace(path)
+        temporary.write_text(json.dumps(plain, separators=(",", ":")) + "\n", encoding="utf-8")
+        temporary.replace(path)
     except OSError as error:
         raise DataError(f"cannot write the partition to {path}: {error.strerror}") from error
 
 
 def read_parts(path: Path, num_examples: int) -> "list[NDArray[np.int64]]":
-    """The index arrays of a file for a data set of this many examples: disjoint, complete and as they were written."""
+    """Read index arrays for `num_examples`. Raises DataError unless they are disjoint, complete and unchanged."""
     plain = _read_json(path)
     if plain.get("num_examples") != num_examples:
-        raise DataError(f"{path} divides {plain.get('num_examples')} examples, the data set has {num_examples}")
+        raise DataError(f"{path} is for {plain.get('num_examples')} examples, but the data set has {num_examples}")
     clients = plain.get("clients")
     if not isinstance(clients, list) or not clients:
         raise DataError(f"{path} has no list 'clients' of index lists")
@@ -60,16 +61,18 @@ def read_parts(path: Path, num_examples: int) -> "list[NDArray[np.int64]]":
     if owners.min(initial=1) < 1:
         raise DataError(f"{path}: example {int(owners.argmin())} belongs to no client")
     if plain.get("digest") != digest_parts(parts):
-        raise DataError(f"{path}: the digest does not fit the indices; the file was changed after it was written")
+        raise DataError(f"{path}: the digest does not match the indices; the file was changed after it was written")
     return parts
 
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        plain = json.loads(path.read_text(encoding="utf-8"))
+        plain = parse_json(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise DataError(f"cannot read the partition {path}: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
+        raise DataError(
+            f"cannot read the partition {path}: {error.strerror}; `spherefed partition … --export FILE` writes one"
+        ) from error
+    except ValueError as error:
         raise DataError(f"{path} is not a partition file: {error}") from error
     if not isinstance(plain, dict) or plain.get("format") != FORMAT:
         raise DataError(f"{path} is not a partition file: 'format' must be {FORMAT!r}")

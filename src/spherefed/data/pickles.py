@@ -1,8 +1,8 @@
-"""CIFAR's own files are Python 2 pickles: this reads them, and nothing that a pickle could otherwise do.
+"""A restricted reader for CIFAR's files, which are Python 2 pickles. It runs no code that a file chooses.
 
-Two locks. Only the opcodes that build dictionaries, lists, tuples, strings, numbers and one call are admitted, before
-anything is executed; and the only names that may be called are three of numpy's, which are answered by stand-ins that
-hold bytes. No code of numpy, and none of the file's choosing, runs.
+There are two checks. Before anything is executed, the opcodes are checked: only those are allowed that build
+dictionaries, lists, tuples, strings and numbers, and that call a function. The only functions that a file can call are
+three of numpy's, and these are replaced by classes that store bytes, so no code of numpy runs either.
 """
 
 import io
@@ -25,7 +25,7 @@ _ARRAY_OPCODES = frozenset(["GLOBAL", "REDUCE", "BUILD"])
 
 
 class _Array:
-    """Stands in for `numpy.ndarray` while a pickle is read: its state is kept, not acted upon."""
+    """Replaces `numpy.ndarray` while a pickle is read; it only accepts a state that describes an array of bytes."""
 
     def __init__(self, *_: Any) -> None:
         self.array: np.ndarray | None = None
@@ -46,7 +46,7 @@ class _Array:
 
 
 class _Dtype:
-    """Stands in for `numpy.dtype`."""
+    """Replaces `numpy.dtype`; it only stores the type code."""
 
     def __init__(self, code: Any = None, *_: Any) -> None:
         self.code = code
@@ -59,7 +59,7 @@ def _reconstruct(*_: Any) -> _Array:
     return _Array()
 
 
-_STAND_INS: dict[tuple[str, str], Any] = {
+_REPLACEMENTS: dict[tuple[str, str], Any] = {
     ("numpy.core.multiarray", "_reconstruct"): _reconstruct,
     ("numpy", "ndarray"): _Array,
     ("numpy", "dtype"): _Dtype,
@@ -69,32 +69,32 @@ _STAND_INS: dict[tuple[str, str], Any] = {
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         try:
-            return _STAND_INS[module, name]
+            return _REPLACEMENTS[module, name]
         except KeyError:
-            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which no CIFAR file needs") from None
+            raise pickle.UnpicklingError(f"it refers to {module}.{name}, which CIFAR files do not need") from None
 
 
 def read_cifar_pickle(content: bytes, where: str) -> dict[str, Any]:
-    """The dictionary in one of CIFAR's files: lists of numbers and names, and one array of bytes."""
+    """The dictionary in a CIFAR file: lists of numbers and names, and one array of bytes."""
     try:
-        _admit(content)
-        found = _Unpickler(io.BytesIO(content), fix_imports=False, encoding="bytes").load()
-    except Exception as error:  # a damaged pickle can raise nearly anything
+        _check_opcodes(content)
+        loaded = _Unpickler(io.BytesIO(content), fix_imports=False, encoding="bytes").load()
+    except Exception as error:  # a damaged pickle can raise many types of exceptions
         raise DataError(
-            f"{where} is not a CIFAR pickle: {error or type(error).__name__}; nothing of it was run"
+            f"{where} is not a CIFAR pickle: {error or type(error).__name__}; no code of the file was run"
         ) from error
-    if not isinstance(found, dict):
-        raise DataError(f"{where} holds a {type(found).__name__}, not the dictionary of a CIFAR file")
-    return {_text(key, where): _plain(value) for key, value in found.items()}
+    if not isinstance(loaded, dict):
+        raise DataError(f"{where} contains a {type(loaded).__name__}, not the dictionary of a CIFAR file")
+    return {_text(key, where): _plain(value) for key, value in loaded.items()}
 
 
-def _admit(content: bytes) -> None:
+def _check_opcodes(content: bytes) -> None:
     for opcode, argument, position in pickletools.genops(content):
         if opcode.name not in _DATA_OPCODES | _ARRAY_OPCODES:
-            raise pickle.UnpicklingError(f"opcode {opcode.name} at byte {position} is not admitted")
-        # The reader reserves memory for the highest number under which anything is remembered.
+            raise pickle.UnpicklingError(f"opcode {opcode.name} at byte {position} is not allowed")
+        # The unpickler allocates memory for the highest memo index.
         if "PUT" in opcode.name and not 0 <= int(argument or 0) <= len(content):
-            raise pickle.UnpicklingError(f"memo number {argument} at byte {position}")
+            raise pickle.UnpicklingError(f"memo index {argument} at byte {position} is too large")
 
 
 def _text(key: Any, where: str) -> str:

@@ -1,4 +1,4 @@
-"""What everybody who shares a model has to agree on about data that nobody sees together: class list, normalisation."""
+"""Class list and normalization that all sites of a federation must share, although no site sees all data."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -8,26 +8,36 @@ import torch
 from spherefed.data.dataset import Dataset
 from spherefed.data.examples import Examples, Preparation
 from spherefed.errors import DataError
-from spherefed.schema import nearest
+from spherefed.schema import suggest
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Convention:
-    """How data are to be read, whoever has them; what is empty is left as the files have it."""
+class SharedFormat:
+    """Class list and normalization for the data of every site. Empty fields keep the values of the site's files."""
 
     classes: tuple[str, ...] = ()
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
+    owner: str = "data.mean"
+    """What has the normalization, for error messages."""
 
-    def applied(self, data: Dataset) -> Dataset:
-        """The data set with these classes in this order, whichever of them it has, and with this normalisation."""
+    def apply_to(self, data: Dataset) -> Dataset:
+        """The data set with this class list, of which it may have only a part, and with this normalization."""
         if self.classes:
             data = _with_classes(data, self.classes)
-        return _with_normalization(data, self.mean, self.std) if self.mean else data
+        return self._with_normalization(data) if self.mean else data
+
+    def _with_normalization(self, data: Dataset) -> Dataset:
+        channels = data.input_shape[0]
+        if len(self.mean) != channels:
+            raise DataError(f"{data.name} has {channels} channels, but {self.owner} is for {len(self.mean)}")
+        scale = 1.0 if data.train.prepare is None else data.train.prepare.scale
+        prepare = Preparation(scale=scale, mean=self.mean, std=self.std)
+        return replace(data, train=replace(data.train, prepare=prepare), test=replace(data.test, prepare=prepare))
 
 
 def normalization(data: Dataset) -> str:
-    """How inputs are prepared, as a text that can be compared."""
+    """The normalization of inputs as text, for comparison between sites."""
     prepare = data.train.prepare
     if prepare is None:
         return "as stored"
@@ -35,35 +45,24 @@ def normalization(data: Dataset) -> str:
 
 
 def without_examples(classes: Sequence[str], input_shape: Sequence[int]) -> Dataset:
-    """The form of data that are elsewhere."""
-    nothing = Examples(torch.zeros(0, *input_shape), torch.zeros(0, dtype=torch.int64))
-    return Dataset(name="sites", train=nothing, test=nothing, classes=tuple(classes), elsewhere=True)
+    """A data set without examples, for a server whose sites keep the data."""
+    empty = Examples(torch.zeros(0, *input_shape), torch.zeros(0, dtype=torch.int64))
+    return Dataset(name="sites", train=empty, test=empty, classes=tuple(classes), remote=True)
 
 
 def _with_classes(data: Dataset, classes: tuple[str, ...]) -> Dataset:
-    if data.numbered:
+    if data.unnamed_classes:
         if data.num_classes > len(classes):
             raise DataError(
-                f"{data.name} has labels up to {data.num_classes - 1}, data.classes names only {len(classes)} classes"
+                f"{data.name} has labels up to {data.num_classes - 1}, but data.classes has only {len(classes)} classes"
             )
         return replace(data, classes=classes)
     for name in data.classes:
         if name not in classes:
-            raise DataError(
-                f"{data.name} has a class {name!r} that data.classes does not name; {nearest(name, classes)}"
-            )
-    number = torch.tensor([classes.index(name) for name in data.classes])
-    train, test = (replace(part, labels=number[part.labels]) for part in (data.train, data.test))
+            raise DataError(f"{data.name} has a class {name!r} that is not in data.classes; {suggest(name, classes)}")
+    new_labels = torch.tensor([classes.index(name) for name in data.classes])
+    train, test = (replace(part, labels=new_labels[part.labels]) for part in (data.train, data.test))
     return replace(data, classes=classes, train=train, test=test)
-
-
-def _with_normalization(data: Dataset, mean: tuple[float, ...], std: tuple[float, ...]) -> Dataset:
-    channels = data.input_shape[0]
-    if len(mean) != channels:
-        raise DataError(f"{data.name} has {channels} channels, data.mean has {len(mean)} numbers")
-    scale = 1.0 if data.train.prepare is None else data.train.prepare.scale
-    prepare = Preparation(scale=scale, mean=mean, std=std)
-    return replace(data, train=replace(data.train, prepare=prepare), test=replace(data.test, prepare=prepare))
 
 
 def _numbers(values: Sequence[float]) -> str:

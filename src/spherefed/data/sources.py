@@ -1,40 +1,44 @@
-"""Data sets by name: the registry. Each family of files has its own module; a new data set is one entry here."""
+"""The registry of data sets by name. Each file format has its own module; to add a data set, add an entry here."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from spherefed.components import find_component, is_component_name
 from spherefed.data.arrays import arrays, digits
 from spherefed.data.cifar import CIFAR10, CIFAR100, CifarFiles, find_cifar, load_cifar
 from spherefed.data.dataset import Dataset, check_examples
 from spherefed.data.folder import load_folder
 from spherefed.data.idx import REMOTES as FASHION_REMOTES
 from spherefed.data.idx import find_fashion_mnist, load_fashion_mnist
-from spherefed.data.place import RemoteFile, data_root
+from spherefed.data.in_memory import dataset_in_memory
+from spherefed.data.locations import RemoteFile, data_root, user_path
+from spherefed.data.resize import resized
+from spherefed.data.tables import load_table
 from spherefed.data.tiny_imagenet import REMOTE as TINY_REMOTE
 from spherefed.data.tiny_imagenet import find_tiny_imagenet, load_tiny_imagenet
 from spherefed.errors import ConfigError
-from spherefed.schema import nearest
+from spherefed.schema import suggest
 
 __all__ = ["SOURCES", "Dataset", "Source", "arrays", "check_examples", "digits", "load"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Source:
-    """A data set that is known by name: how to load it, and what its authors published."""
+    """A data set that is known by name: how to load it, its size, and the published files."""
 
     load: Callable[[Path], Dataset]
     """Data root → data set."""
     find: Callable[[Path], Path | None]
-    """Data root → the file or folder that would be read; None if it is not there."""
+    """Data root → the file or folder that `load` reads; None if it is not present."""
     num_classes: int
     num_train: int
     num_test: int
     remotes: tuple[RemoteFile, ...] = ()
-    """Empty: it comes with a library."""
+    """Empty: the data set is part of a library."""
     folder: str = "."
-    """Where under the data root the downloaded files go."""
+    """Folder for downloaded files, relative to the data root."""
 
 
 def _cifar(files: CifarFiles) -> Source:
@@ -70,25 +74,62 @@ SOURCES: dict[str, Source] = {
     ),
     "digits": Source(load=lambda root: digits(), find=lambda root: root, num_classes=10, num_train=1_438, num_test=359),
 }
-"""Data sets that need no path. Sizes are those of the official files."""
+"""Data sets that need no path, with the sizes of the official files."""
 
 
-def load(name: str, root: "str | Path | None" = None, *, fewest_classes: int = 2) -> Dataset:
-    """The data set of this name: one of `SOURCES`, `folder:PATH` or `arrays:FILE.npz`.
+PREFIXES = ("arrays", "folder", "memory", "table")
+OTHERS = ("folder:PATH", "arrays:FILE.npz", "table:FILE.csv", "package.module:Name")
 
-    Files are looked for, and decoded images kept, under the data root (see `data_root`). A site's own folder may have
-    a single class, where others have the rest.
+
+def load(
+    name: str,
+    root: "str | Path | None" = None,
+    *,
+    min_classes: int = 2,
+    resize: int | None = None,
+    label_column: str | None = None,
+    client_column: str | None = None,
+) -> Dataset:
+    """The data set of this name: one of `SOURCES`, a folder, an array file, a table, or the function of a user.
+
+    The data root (see `data_root`) contains the files and the cache of decoded images. `min_classes` is 1 for the image
+    folder of a site, because other sites may have the other classes. `resize` is the side of smaller images. The
+    columns are those of labels and of clients in a table.
     """
+    if is_own_source(name):
+        return _own(name)
     kind, _, path = name.partition(":")
-    if path and kind == "arrays":
-        return arrays(Path(path))
+    if path and kind == "memory":
+        raise ConfigError(f"the data {name!r} were passed in memory: pass the same data again, or name a file")
     if path and kind == "folder":
-        return load_folder(Path(path), data_root(root), fewest_classes=fewest_classes)
-    return find_source(name).load(data_root(root))
+        return load_folder(Path(path), data_root(root), min_classes=min_classes, resize=resize)
+    if path and kind == "arrays":
+        data = arrays(user_path(path))
+    elif path and kind == "table":
+        data = load_table(user_path(path), label_column=label_column, client_column=client_column)
+    else:
+        data = find_source(name).load(data_root(root))
+    return data if resize is None else resized(data, resize, data_root(root))
+
+
+def is_own_source(name: str) -> bool:
+    """Whether data are loaded by a function of the user, `package.module:Name`."""
+    return is_component_name(name) and name.partition(":")[0] not in PREFIXES
+
+
+def _own(name: str) -> Dataset:
+    """What a user's function returns: a `Dataset`, or anything that `dataset_in_memory` accepts."""
+    function = find_component(name, "data.name", "a function without arguments that returns a data set")
+    if not callable(function):
+        raise ConfigError(f"data.name {name!r} is a {type(function).__name__}; expected a function without arguments")
+    made = function()
+    if isinstance(made, Dataset):
+        return replace(made, name=name)
+    return replace(dataset_in_memory(made), name=name)
 
 
 def find_source(name: str) -> Source:
-    """The entry of this name, or a ConfigError that says which there are."""
+    """The entry of this name; raises a ConfigError that lists the allowed names."""
     if name not in SOURCES:
-        raise ConfigError(f"unknown data set {name!r}; {nearest(name, [*SOURCES, 'folder:PATH', 'arrays:FILE.npz'])}")
+        raise ConfigError(f"unknown data set {name!r}; {suggest(name, [*SOURCES, *OTHERS])}")
     return SOURCES[name]

@@ -1,0 +1,69 @@
+"""Natural clients from a column, such as the hospital that an example comes from."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spherefed.errors import ConfigError, DataError
+from spherefed.schema import suggest
+
+Indices = NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ByColumn:
+    """One client for each value of a column of the data, in the order of the sorted values."""
+
+    kind: ClassVar[str] = "by-column"
+    column: str
+    """An array of an `arrays:` file with one value per example, or a column of a table or of data in memory."""
+    clients: int = 10
+    """Number of clients, which must equal the number of different values."""
+
+    def __post_init__(self) -> None:
+        if self.clients < 1:
+            raise ConfigError(f"partition.clients must be at least 1, got {self.clients}")
+
+    def split(self, labels: Indices, num_classes: int, rng: np.random.Generator) -> list[Indices]:
+        raise ConfigError(f"partition.kind = 'by-column' needs data with a column {self.column!r}; these have none")
+
+    def split_column(self, columns: Mapping[str, Any], rows: Indices) -> tuple[Indices, ...]:
+        """One array of positions in `rows` per value; `rows` are the examples in use."""
+        if self.column not in columns:
+            usual = "they have no columns: use an arrays: file with such an array, a table:, or another partition.kind"
+            known = suggest(self.column, columns) if columns else usual
+            raise DataError(f"the data have no column {self.column!r} for partition.kind = 'by-column'; {known}")
+        column = np.asarray(columns[self.column])
+        values, different = column[rows], np.unique(column)  # a client without an example in use stays a client
+        if len(different) != self.clients:
+            raise ConfigError(
+                f"column {self.column!r} has {len(different)} different values, but partition.clients is "
+                f"{self.clients}; set partition.clients={len(different)}"
+            )
+        return tuple(np.flatnonzero(values == value) for value in different)
+
+
+def groups_by_column(data: Any, column: str) -> list[Any]:
+    """A pandas frame or a dict of columns as one such data set per value of the column, without the column."""
+    is_frame = hasattr(data, "columns") and hasattr(data, "to_numpy")
+    if hasattr(data, "column_names") and hasattr(data, "features"):  # Hugging Face
+        data = {name: data[name] for name in data.column_names}
+    if not is_frame and not isinstance(data, Mapping):
+        raise DataError(
+            f"partition.kind = 'by-column' needs data with columns, got a {type(data).__name__}; "
+            "pass a pandas frame or a dict of columns"
+        )
+    names = list(data.columns) if is_frame else list(data)
+    if column not in names:
+        raise DataError(
+            f"the data have no column {column!r} for partition.kind = 'by-column'; {suggest(column, names)}"
+        )
+    values = np.asarray(data[column])
+    rows = [np.flatnonzero(values == value) for value in np.unique(values)]
+    if is_frame:
+        return [data.drop(columns=[column]).iloc[chosen] for chosen in rows]
+    others = [name for name in names if name != column]
+    return [{name: [data[name][int(i)] for i in chosen] for name in others} for chosen in rows]

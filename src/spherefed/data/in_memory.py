@@ -1,0 +1,234 @@
+"""Data that a caller has in memory: arrays, tensors, tables and dataset objects of other libraries, as a `Dataset`.
+
+Nothing here imports those libraries: a pandas frame or a Hugging Face dataset is recognised by its attributes.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from spherefed.data.dataset import Dataset, fixed_split
+from spherefed.data.examples import Examples
+from spherefed.data.labels import class_names, label_numbers
+from spherefed.data.partition import Partition, partition_of
+from spherefed.errors import DataError
+from spherefed.tensors import digest
+
+PREFIX = "memory:"
+"""The name of data in memory is this prefix and the start of their SHA-256."""
+IMAGE_KEYS, LABEL_KEYS = ("image", "img", "inputs", "x"), ("label", "labels", "target", "y")
+"""Columns that are used if the caller names none."""
+CHANNELS = (1, 3, 4)
+
+Columns = tuple[Any, Any, tuple[str, ...]]
+"""Inputs, labels, and the names of the classes if the data say so."""
+
+
+def dataset_in_memory(
+    data: Any, test: Any = None, *, image_key: str | None = None, label_key: str | None = None
+) -> Dataset:
+    """The data set of a caller; without `test` a fixed random fifth of the examples is held out for testing.
+
+    `data` is (X, y), a torch Dataset, a Hugging Face dataset, a dict of columns, a pandas frame with a label column, or
+    a list of batches; or a dict of `train` and `test` in one of these forms. X has any rank: bytes are images and are
+    scaled to 0..1, other integers (token ids) stay as they are, floats become float32. Labels are class numbers or
+    texts.
+
+    >>> made = dataset_in_memory((np.zeros((10, 4)), ["cat", "dog"] * 5))
+    >>> made.classes, made.input_shape, len(made.train), len(made.test)
+    (('cat', 'dog'), (4,), 8, 2)
+    """
+    if isinstance(data, Dataset):
+        return _named(data)
+    if test is None and isinstance(data, Mapping) and {"train", "test"} <= data.keys():  # a DatasetDict
+        data, test = data["train"], data["test"]
+    train = _columns(data, image_key, label_key, "data")
+    tested = None if test is None else _columns(test, image_key, label_key, "test")
+    classes, unnamed = class_names([train[1], *([] if tested is None else [tested[1]])], train[2])
+    examples = _examples(train, classes, "data")
+    if tested is None:
+        if len(examples) < 2:
+            raise DataError(
+                f"data: {len(examples)} example(s) are too few for a training and a test part, which need one each; "
+                "give more, or test= as well"
+            )
+        kept, left = fixed_split(len(examples))
+        parts = examples.take(kept), examples.take(left)
+    else:
+        parts = examples, _examples(tested, classes, "test")
+    _check_classes(classes)
+    return _named(
+        Dataset(
+            name="memory", train=_copied(parts[0]), test=_copied(parts[1]), classes=classes, unnamed_classes=unnamed
+        )
+    )
+
+
+def clients_in_memory(
+    clients: Sequence[Any], test: Any = None, *, image_key: str | None = None, label_key: str | None = None
+) -> tuple[Dataset, Partition]:
+    """One data set per client, and the partition that keeps them apart.
+
+    Without `test`, a fixed random fifth of each client's examples goes to the common test set.
+    """
+    if not clients:
+        raise DataError("clients= needs at least one data set, got none; give a list with one data set per client")
+    columns = [_columns(each, image_key, label_key, f"clients[{k}]") for k, each in enumerate(clients)]
+    tested = None if test is None else _columns(test, image_key, label_key, "test")
+    raw = [each[1] for each in columns] + ([] if tested is None else [tested[1]])
+    classes, unnamed = class_names(raw, columns[0][2])
+    _check_classes(classes)
+    given = [_examples(each, classes, f"clients[{k}]") for k, each in enumerate(columns)]
+    shapes = {tuple(each.inputs.shape[1:]) for each in given}
+    if len(shapes) > 1:
+        raise DataError(
+            f"every client's inputs need the same shape, got {', '.join(map(str, sorted(shapes)))}; reshape or pad them"
+        )
+    if tested is None:
+        nothing = torch.zeros(0, dtype=torch.int64)
+        splits = [fixed_split(len(each)) if len(each) > 1 else (torch.arange(len(each)), nothing) for each in given]
+        test_part = _joined([each.take(left) for each, (_, left) in zip(given, splits, strict=True)])
+        given = [each.take(kept) for each, (kept, _) in zip(given, splits, strict=True)]
+    else:
+        test_part = _examples(tested, classes, "test")
+    train = _joined(given)
+    ends = np.cumsum([len(each) for each in given])
+    parts = tuple(np.split(np.arange(len(train), dtype=np.int64), ends[:-1]))
+    made = _named(Dataset(name="memory", train=train, test=test_part, classes=classes, unnamed_classes=unnamed), parts)
+    return made, partition_of(parts, train.labels.numpy(), len(classes))
+
+
+def _check_classes(classes: tuple[str, ...]) -> None:
+    if len(classes) == 1:
+        raise DataError(
+            f"labels: a classifier needs at least 2 classes, got only {classes[0]!r}; add examples of others"
+        )
+
+
+def _columns(data: Any, image_key: str | None, label_key: str | None, where: str) -> Columns:
+    """Inputs and labels of any kind of data."""
+    if hasattr(data, "columns") and hasattr(data, "to_numpy"):  # pandas
+        label = find_column(label_key, LABEL_KEYS, list(data.columns), f"{where}: label_key")
+        return data.drop(columns=[label]).to_numpy(), data[label].to_numpy(), ()
+    if hasattr(data, "column_names") and hasattr(data, "features"):  # Hugging Face
+        names = list(data.column_names)
+        image, label = _keys(image_key, label_key, names, where)
+        return list(data[image]), np.asarray(data[label]), tuple(getattr(data.features[label], "names", None) or ())
+    if isinstance(data, Mapping):
+        image, label = _keys(image_key, label_key, list(data), where)
+        return data[image], data[label], ()
+    if isinstance(data, tuple) and len(data) == 2:
+        return data[0], data[1], ()
+    if hasattr(data, "__getitem__") and hasattr(data, "__len__") and not isinstance(data, list | np.ndarray | Tensor):
+        rows = [_row(data[i], image_key, label_key, where) for i in range(len(data))]  # torch
+        classes = getattr(data, "classes", None) or ()
+        return [x for x, _ in rows], [_scalar(y) for _, y in rows], tuple(map(str, classes))
+    if isinstance(data, Iterable) and not isinstance(data, str | np.ndarray | Tensor):
+        batches = [_row(batch, image_key, label_key, where) for batch in data]
+        if batches:
+            return (
+                torch.cat([torch.as_tensor(x) for x, _ in batches]),
+                np.concatenate([_raw(y) for _, y in batches]),
+                (),
+            )
+    raise DataError(
+        f"{where} is a {type(data).__name__}; allowed are (X, y), a torch Dataset, a Hugging Face dataset, a dict of "
+        "columns, a pandas frame with a label column, or a list of batches"
+    )
+
+
+def _row(item: Any, image_key: str | None, label_key: str | None, where: str) -> tuple[Any, Any]:
+    """Input and label of one example or one batch."""
+    if isinstance(item, Mapping):
+        image, label = _keys(image_key, label_key, list(item), where)
+        return item[image], item[label]
+    if isinstance(item, tuple | list) and len(item) == 2:
+        return item[0], item[1]
+    raise DataError(f"{where}: an item must be (input, label) or a dict, got a {type(item).__name__}")
+
+
+def _keys(image_key: str | None, label_key: str | None, names: list[str], where: str) -> tuple[str, str]:
+    return (
+        find_column(image_key, IMAGE_KEYS, names, f"{where}: image_key"),
+        find_column(label_key, LABEL_KEYS, names, f"{where}: label_key"),
+    )
+
+
+def find_column(given: str | None, usual: tuple[str, ...], names: list[str], where: str) -> str:
+    """The column that the caller names, or the first of the usual names that the data have."""
+    found = [name for name in ([given] if given is not None else usual) if name in names]
+    if not found:
+        wanted = repr(given) if given is not None else " or ".join(map(repr, usual))
+        raise DataError(
+            f"{where}: there is no column {wanted}; name one of the columns {', '.join(map(str, names)) or '(none)'}"
+        )
+    return found[0]
+
+
+def _examples(columns: Columns, classes: tuple[str, ...], where: str) -> Examples:
+    inputs, labels = _inputs(columns[0], where), label_numbers(columns[1], classes, where)
+    if len(inputs) != len(labels):
+        raise DataError(f"{where}: {len(inputs)} inputs but {len(labels)} labels; each input needs one label")
+    return Examples(inputs, labels)
+
+
+def _inputs(given: Any, where: str) -> Tensor:
+    """Inputs as a tensor: images in [0, 1] with channels first, floats as float32, other integers as int64."""
+    if isinstance(given, list | tuple) and given and not isinstance(given[0], int | float):
+        try:
+            given = torch.stack(
+                [each if isinstance(each, Tensor) else torch.tensor(np.asarray(each)) for each in given]
+            )
+        except (RuntimeError, TypeError, ValueError) as error:
+            raise DataError(
+                f"{where}: inputs must be numbers of equal shapes: {error}; resize or pad them to one shape"
+            ) from error
+    try:
+        tensor = given.detach().cpu() if isinstance(given, Tensor) else torch.tensor(np.asarray(given))
+    except TypeError as error:
+        kind = getattr(np.asarray(given), "dtype", type(given).__name__)
+        raise DataError(f"{where}: inputs must be numbers, got {kind}; encode text columns as numbers first") from error
+    if tensor.ndim < 1:
+        raise DataError(f"{where}: inputs must be an array with one row per example, got a single number")
+    if tensor.dtype == torch.uint8:
+        if tensor.ndim == 4 and tensor.shape[3] in CHANNELS and tensor.shape[1] not in CHANNELS:
+            tensor = tensor.permute(0, 3, 1, 2)
+        return (tensor.unsqueeze(1) if tensor.ndim == 3 else tensor).to(torch.float32).div_(255).contiguous()
+    if tensor.is_floating_point() or tensor.dtype == torch.bool:
+        return tensor.to(torch.float32)
+    return tensor.to(torch.int64)
+
+
+def _raw(labels: Any) -> np.ndarray:
+    return labels.cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
+
+
+def _scalar(label: Any) -> Any:
+    return label.item() if isinstance(label, Tensor | np.generic) else label
+
+
+def _copied(examples: Examples) -> Examples:
+    """Without indices, so that the caller's arrays are neither changed nor shared."""
+    if examples.indices is None:
+        return Examples(examples.inputs.clone(), examples.labels)
+    return Examples(examples.inputs[examples.indices], examples.all_labels())
+
+
+def _joined(parts: list[Examples]) -> Examples:
+    parts = [_copied(part) for part in parts]
+    return Examples(torch.cat([part.inputs for part in parts]), torch.cat([part.labels for part in parts]))
+
+
+def _named(data: Dataset, parts: tuple[Any, ...] = ()) -> Dataset:
+    """The data set under a name that identifies its content."""
+    tensors: dict[str, Tensor] = {}
+    for name, examples in (("train", data.train), ("test", data.test)):
+        stored = examples if examples.prepare is not None else _copied(examples)
+        tensors |= {f"{name}.inputs": stored.inputs, f"{name}.labels": examples.all_labels()}
+    tensors |= {f"part.{k}": torch.from_numpy(part) for k, part in enumerate(parts)}
+    sha = digest(tensors)
+    return replace(data, name=f"{PREFIX}{sha[:16]}", provenance={**data.provenance, "source": "memory", "sha256": sha})

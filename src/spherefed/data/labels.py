@@ -1,0 +1,68 @@
+"""Labels of a user's data, class numbers or texts, as int64 class numbers."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from spherefed.errors import DataError
+
+
+def class_names(parts: Sequence[Any], names: tuple[str, ...] = ()) -> tuple[tuple[str, ...], bool]:
+    """All classes of these labels in the order of their numbers, and whether the labels are numbers without names.
+
+    >>> class_names([["dog", "cat"], ["cat"]])
+    (('cat', 'dog'), False)
+    >>> class_names([[0, 2]])
+    (('0', '1', '2'), True)
+    """
+    arrays = [_array(part, "labels") for part in parts]
+    if any(_is_text(array) for array in arrays):
+        return tuple(sorted({str(label) for array in arrays for label in array})), False
+    most = max((int(array.max()) for array in arrays if array.size), default=-1)
+    least = min((int(array.min()) for array in arrays if array.size), default=0)
+    if least < 0:
+        raise DataError(f"labels: class numbers are 0, 1, 2, …; got {least}; number the classes from 0, or use texts")
+    if names and most < len(names):
+        return names, False
+    return tuple(str(number) for number in range(most + 1)), True
+
+
+def label_numbers(labels: Any, classes: tuple[str, ...], where: str) -> Tensor:
+    """Class numbers (n,) of labels that are texts or class numbers."""
+    array = _array(labels, where)
+    if _is_text(array):
+        numbers = {name: number for number, name in enumerate(classes)}
+        unknown = [str(label) for label in array if str(label) not in numbers]
+        if unknown:
+            raise DataError(f"{where}: label {unknown[0]!r} is not one of the classes {', '.join(classes)}")
+        return torch.tensor([numbers[str(label)] for label in array], dtype=torch.int64)
+    if array.size and (array.min() < 0 or array.max() >= len(classes)):
+        raise DataError(f"{where}: labels must be in 0..{len(classes) - 1}, got {array.min()}..{array.max()}")
+    return torch.from_numpy(array.astype(np.int64))
+
+
+def _array(labels: Any, where: str) -> np.ndarray:
+    array = labels.detach().cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
+    if array.ndim != 1:
+        raise DataError(
+            f"{where}: labels must be one-dimensional, one class per example, got shape {array.shape}; "
+            "flatten them, or take the argmax of one-hot rows"
+        )
+    if array.dtype.kind == "f" and np.array_equal(array, np.round(array)):
+        return array.astype(np.int64)
+    if array.dtype.kind == "O" and not all(isinstance(label, str) for label in array):
+        bad = next(label for label in array if not isinstance(label, str))
+        raise DataError(f"{where}: labels must be texts or whole numbers, got {bad!r}; replace or remove such examples")
+    if array.dtype.kind not in "uibOUT":
+        raise DataError(
+            f"{where}: labels must be texts or whole numbers, got {array.dtype} such as {array[0]}; "
+            "convert them, for example with y.astype(int)"
+        )
+    return array
+
+
+def _is_text(array: np.ndarray) -> bool:
+    return array.dtype.kind in "OUT"

@@ -1,0 +1,128 @@
+"""Tables of the user: `.csv` and `.parquet` files with one row per example, read by pandas."""
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from spherefed.data.dataset import Dataset, check_examples, fixed_split
+from spherefed.data.examples import Examples
+from spherefed.data.in_memory import LABEL_KEYS, find_column
+from spherefed.data.labels import class_names, label_numbers
+from spherefed.errors import ConfigError, DataError
+
+SUFFIXES = (".csv", ".parquet")
+
+
+def load_table(path: Path, *, label_column: str | None = None, client_column: str | None = None) -> Dataset:
+    """A table with one row per example: a column of labels, numeric columns as features.
+
+    `path` is a file, of which a fixed random fifth is held out for testing, or a folder with `train` and `test` files.
+    `label_column` is by default the column `label`, `labels`, `target` or `y`. `client_column`, the column of partition
+    'by-column', is no feature. Features stay as they are.
+    """
+    files = _files(path.expanduser())
+    frames = {part: _read(file) for part, file in files.items()}
+    label = find_column(label_column, LABEL_KEYS, list(frames["train"].columns), f"{path}: data.label_column")
+    columns = [name for name in frames["train"].columns if name not in (label, client_column)]
+    raw = {part: _column(frame, label, files[part]) for part, frame in frames.items()}
+    classes, unnamed = class_names([*raw.values()])
+    made = {
+        part: _examples(frame, columns, label_numbers(raw[part], classes, f"{files[part]}, {label!r}"), files[part])
+        for part, frame in frames.items()
+    }
+    clients = (
+        {} if client_column not in frames["train"].columns else {str(client_column): frames["train"][client_column]}
+    )
+    named = {name: values.to_numpy() for name, values in clients.items()}
+    if "test" not in made:
+        train, test = fixed_split(_enough(len(made["train"]), path))
+        named = {name: values[train.numpy()] for name, values in named.items()}
+        whole = made["train"]
+        made = {
+            part: Examples(whole.inputs[rows], whole.labels[rows]) for part, rows in (("train", train), ("test", test))
+        }
+    return Dataset(
+        name=f"table:{path}",
+        train=made["train"],
+        test=made["test"],
+        classes=classes,
+        unnamed_classes=unnamed,
+        columns=named,
+        provenance={"source": str(path), "features": ", ".join(map(str, columns))} | _digests(files),
+    )
+
+
+def _files(path: Path) -> dict[str, Path]:
+    if path.is_file():
+        return {"train": path}
+    if not path.exists():
+        raise DataError(f"no file {path}; table: needs a .csv or .parquet file, or a folder with train and test files")
+    found = {
+        part: next((f for s in SUFFIXES if (f := path / f"{part}{s}").is_file()), None) for part in ("train", "test")
+    }
+    files = {part: file for part, file in found.items() if file is not None}
+    if len(files) < 2:
+        has = ", ".join(sorted(file.name for file in path.iterdir())[:5]) or "nothing"
+        raise DataError(f"{path} needs train.csv and test.csv, or train.parquet and test.parquet; it has {has}")
+    return files
+
+
+def _read(file: Path) -> Any:
+    if file.suffix.lower() not in SUFFIXES:
+        raise DataError(f"{file} ends in {file.suffix or 'nothing'!r}; tables are .csv or .parquet files")
+    try:
+        import pandas
+
+        frame = pandas.read_csv(file) if file.suffix.lower() == ".csv" else pandas.read_parquet(file)
+    except ImportError as error:
+        raise ConfigError(
+            f"table: needs pandas: pip install 'spherefed[pandas]' ({str(error).splitlines()[0]})"
+        ) from None
+    except Exception as error:  # the parsers raise many types of exceptions on damaged files
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise DataError(f"{file} cannot be read as a table: {reason}") from error
+    if not len(frame):
+        raise DataError(f"{file} has no rows; a table needs one row per example")
+    return frame
+
+
+def _column(frame: Any, name: str, file: Path) -> Any:
+    if name not in frame.columns:
+        raise DataError(f"{file} has no column {name!r}; it has {', '.join(map(str, frame.columns))}")
+    missing = np.flatnonzero(frame[name].isna().to_numpy())
+    if len(missing):
+        raise DataError(
+            f"{file}: column {name!r} has no value in row {int(missing[0])} ({len(missing)} such rows); remove them"
+        )
+    return frame[name].to_numpy()
+
+
+def _examples(frame: Any, columns: list[str], labels: torch.Tensor, file: Path) -> Examples:
+    if not columns:
+        raise DataError(f"{file} has no feature column beside the labels; a table needs numeric columns")
+    if lacking := [name for name in columns if name not in frame.columns]:
+        raise DataError(f"{file} has no column {lacking[0]!r}, which the training part has")
+    texts = [str(name) for name in columns if frame[name].dtype.kind not in "biuf"]
+    if texts:
+        raise DataError(
+            f"{file}: column {texts[0]!r} is not numeric ({frame[texts[0]].dtype}); "
+            "encode it as numbers, remove it, or name it as partition.column"
+        )
+    examples = Examples(torch.from_numpy(frame[columns].to_numpy(dtype=np.float32, copy=True)), labels)
+    check_examples(examples, num_classes=int(labels.max()) + 1, where=str(file))
+    return examples
+
+
+def _enough(size: int, path: Path) -> int:
+    if size < 2:
+        raise DataError(
+            f"{path}: one row is too few for a training and a test part; add rows, or a folder with both parts"
+        )
+    return size
+
+
+def _digests(files: dict[str, Path]) -> dict[str, str]:
+    return {f"sha256 of {part}": hashlib.sha256(file.read_bytes()).hexdigest() for part, file in files.items()}
