@@ -1,1 +1,1 @@
-"""Encoders, prototypes, heads and the classifier they make together."""
+"""Encoders, prototypes, heads, and the classifier made of an encoder and a head."""

@@ -1,8 +1,8 @@
-"""What is known of layers by their class: which draw no random numbers when they train, which like channels last."""
+"""Properties of layers by their class: random numbers in training, and speed with channels-last memory format."""
 
 from torch import nn
 
-_DRAWING_NOTHING = frozenset(
+_WITHOUT_RANDOMNESS = frozenset(
     {
         nn.Sequential,
         nn.Identity,
@@ -28,26 +28,28 @@ _DRAWING_NOTHING = frozenset(
 )
 
 
-def may_draw(module: nn.Module) -> bool:
-    """Whether any layer may draw random numbers: all but torch's own that are known not to, and this library's.
+def uses_randomness(module: nn.Module) -> bool:
+    """Whether any layer may draw random numbers in training.
 
-    >>> may_draw(nn.Sequential(nn.Linear(8, 8), nn.ReLU()))
+    Only this package's layers and a list of torch's layers are known not to; every other layer counts as random.
+
+    >>> uses_randomness(nn.Sequential(nn.Linear(8, 8), nn.ReLU()))
     False
-    >>> may_draw(nn.Sequential(nn.Linear(8, 8), nn.Dropout()))
+    >>> uses_randomness(nn.Sequential(nn.Linear(8, 8), nn.Dropout()))
     True
     """
-    return any(type(layer) not in _DRAWING_NOTHING and not _is_ours(layer) for layer in module.modules())
+    return any(type(layer) not in _WITHOUT_RANDOMNESS and not _is_own_layer(layer) for layer in module.modules())
 
 
-def likes_channels_last(module: nn.Module) -> bool:
-    """Whether a network is faster with its weights, and so what flows through it, laid out channels last on a CPU.
+def prefers_channels_last(module: nn.Module) -> bool:
+    """Whether a network is faster on a CPU with weights, and therefore activations, in channels-last memory format.
 
-    Measured (docs/speed.md): with BatchNorm or depthwise convolutions it is, with GroupNorm alone it is not. A rule by
-    layers and not by a clock, because the layout changes the rounding.
+    Measured (docs/speed.md): networks with BatchNorm or depthwise convolutions are faster, networks with only GroupNorm
+    are not. The rule depends on layers and not on a measured time, because the format changes the rounding.
 
-    >>> likes_channels_last(nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)))
+    >>> prefers_channels_last(nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)))
     True
-    >>> likes_channels_last(nn.Sequential(nn.Conv2d(3, 8, 3), nn.GroupNorm(4, 8)))
+    >>> prefers_channels_last(nn.Sequential(nn.Conv2d(3, 8, 3), nn.GroupNorm(4, 8)))
     False
     """
     return any(
@@ -56,5 +58,5 @@ def likes_channels_last(module: nn.Module) -> bool:
     )
 
 
-def _is_ours(layer: nn.Module) -> bool:
+def _is_own_layer(layer: nn.Module) -> bool:
     return type(layer).__module__.startswith("spherefed.nn.")

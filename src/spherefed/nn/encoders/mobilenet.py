@@ -40,11 +40,11 @@ class MobileNetV2:
 
 
 class InvertedResidual(nn.Module):
-    """Widen (1×1), filter each channel (3×3), narrow (1×1); at stride 1 the inputs are added.
+    """1×1 expansion, 3×3 depthwise convolution, 1×1 projection; at stride 1 the inputs are added.
 
-    Unstated in the paper: its table lists layers, not shortcuts. Where the width changes at stride 1 the shortcut is a
-    1×1 convolution with a norm (Sandler et al. 2018 have none there), and the first block has its 1×1 convolution
-    although it does not widen: so do the CIFAR networks whose layers the table prints.
+    Unstated in the paper: the shortcuts; its table lists only layers. At stride 1 with a change of width, the shortcut
+    is a 1×1 convolution with a norm (Sandler et al. 2018 have none there). The first block has a 1×1 convolution
+    although its expansion is 1. Both follow the CIFAR networks whose layers the table lists.
     """
 
     def __init__(self, channels: int, width: int, expansion: int, stride: int, norm: Norm) -> None:
@@ -55,13 +55,15 @@ class InvertedResidual(nn.Module):
             nn.ReLU(),
             *conv_norm(hidden, hidden, norm, stride=stride, groups=hidden),
             nn.ReLU(),
-            # Deviation: Table 14 prints a ReLU after this; the bottleneck stays linear, which is what MobileNetV2 is.
+            # Deviation: Table 14 lists a ReLU after this; MobileNetV2 is defined by linear bottlenecks.
             *conv_norm(hidden, width, norm, kernel=1),
         )
         self.shortcut: nn.Module | None = None
         if stride == 1:
-            widens = channels != width
-            self.shortcut = nn.Sequential(*conv_norm(channels, width, norm, kernel=1)) if widens else nn.Identity()
+            changes_width = channels != width
+            self.shortcut = (
+                nn.Sequential(*conv_norm(channels, width, norm, kernel=1)) if changes_width else nn.Identity()
+            )
 
     def forward(self, inputs: Tensor) -> Tensor:
         outputs: Tensor = self.residual(inputs)

@@ -1,6 +1,6 @@
-"""The `NormLayer` of SphereFed, Tables 11-15: which one, in how many groups, and the convolution it always follows.
+"""The `NormLayer` of SphereFed, Tables 11-15, and the convolution before it.
 
-Also `batch_layers`, which finds in any network the layers that look at the whole batch.
+Also `batch_norm_layers`, which finds the BatchNorm layers of any network.
 """
 
 from math import gcd
@@ -16,23 +16,24 @@ MAX_GROUPS = 32
 
 
 def norm_layer(norm: Norm, channels: int) -> nn.Module:
-    """One normalisation layer with a learned scale and shift per channel.
+    """A normalization layer with a learned scale and shift per channel.
 
     >>> [norm_layer("group", channels).num_groups for channels in (16, 24, 512)]
     [16, 8, 32]
     """
     if norm == "batch":
         return nn.BatchNorm2d(channels)
-    # Unstated in the paper: the number of groups. 32 (Wu and He 2018), or as many of 32 as divide the channels.
+    # Unstated in the paper: the number of groups. 32 (Wu and He 2018), or gcd(32, channels) if that is smaller.
     return nn.GroupNorm(gcd(MAX_GROUPS, channels), channels)
 
 
 def conv_norm(
     channels: int, width: int, norm: Norm, *, kernel: int = 3, stride: int = 1, groups: int = 1, bias: bool = False
 ) -> list[nn.Module]:
-    """Convolution and NormLayer; padding keeps the image's size at stride 1.
+    """Convolution and NormLayer; the padding keeps the image size at stride 1.
 
-    Unstated in the paper: a bias (the norm's own shift makes it needless), and the initial weights (torch's defaults).
+    Unstated in the paper: the bias (none by default, since the norm adds a shift) and the initialization (torch's
+    default).
     """
     padding = kernel // 2
     return [
@@ -41,17 +42,17 @@ def conv_norm(
     ]
 
 
-def has_batch_statistics(module: nn.Module) -> bool:
+def has_batch_norm(module: nn.Module) -> bool:
     """Whether any layer is a BatchNorm.
 
-    >>> has_batch_statistics(nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8)))
+    >>> has_batch_norm(nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8)))
     True
-    >>> has_batch_statistics(nn.GroupNorm(4, 8))
+    >>> has_batch_norm(nn.GroupNorm(4, 8))
     False
     """
-    return bool(batch_layers(module))
+    return bool(batch_norm_layers(module))
 
 
-def batch_layers(module: nn.Module) -> dict[str, _BatchNorm]:
-    """Every BatchNorm by name: it trains on its batch's statistics, and keeps running ones as buffers."""
+def batch_norm_layers(module: nn.Module) -> dict[str, _BatchNorm]:
+    """All BatchNorm layers by name: they use batch statistics in training and keep running statistics as buffers."""
     return {name: layer for name, layer in module.named_modules() if isinstance(layer, _BatchNorm)}

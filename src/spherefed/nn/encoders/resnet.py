@@ -1,6 +1,6 @@
 """ResNet18 (He et al. 2016) and SENet18 (Hu et al. 2018) for small images, as in SphereFed, Tables 15 and 13.
 
-They are one network of basic blocks; SENet18's blocks also reweight their channels.
+Both consist of the same basic blocks; SENet18 adds squeeze-and-excitation to each block.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from spherefed.nn.encoders.norm import Norm, conv_norm
 from spherefed.nn.encoders.shape import image_scale
 
 SE_REDUCTION = 16
-"""Unstated in the paper: how much narrower the squeeze is than the block (Hu et al. 2018: 16)."""
+"""Unstated in the paper: the reduction ratio of squeeze-and-excitation (Hu et al. 2018: 16)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,7 +41,7 @@ class SENet18:
 def _residual_net(input_shape: tuple[int, ...], scale: int, norm: Norm, *, squeeze: bool) -> nn.Module:
     layers: list[nn.Module] = [*conv_norm(input_shape[0], 64, norm), nn.ReLU()]
     channels = 64
-    # Width and first stride of B1 … B4. The tables print NormLayer(256) after 512 channels in B4, a misprint.
+    # Width and first stride of B1 … B4. NormLayer(256) after 512 channels in B4 of the tables is a misprint.
     for width, stride in ((64, scale), (128, 2), (256, 2), (512, 2)):
         layers.append(BasicBlock(channels, width, stride, norm, squeeze=squeeze))
         layers.append(BasicBlock(width, width, 1, norm, squeeze=squeeze))
@@ -50,16 +50,16 @@ def _residual_net(input_shape: tuple[int, ...], scale: int, norm: Norm, *, squee
 
 
 class BasicBlock(nn.Module):
-    """relu(F(x) + shortcut(x)), F two 3×3 convolutions.
+    """relu(F(x) + shortcut(x)), where F is two 3×3 convolutions.
 
-    Unstated in the paper: its tables list layers, not shortcuts. A block that changes the shape has a 1×1 convolution
-    with a norm there (He et al. 2016, option B), the others have the identity.
+    Unstated in the paper: the shortcuts; its tables list only layers. If a block changes the shape, its shortcut is a
+    1×1 convolution with a norm (He et al. 2016, option B), otherwise the identity.
     """
 
     def __init__(self, channels: int, width: int, stride: int, norm: Norm, *, squeeze: bool) -> None:
         super().__init__()
-        # Deviation: the tables print the second ReLU before the excitation; it comes after the sum, as in He et al.
-        # and Hu et al., or no block could lower what its shortcut carries.
+        # Deviation: the tables list the second ReLU before the excitation. Here it follows the sum, as in He et al. and
+        # Hu et al.; otherwise a block could only increase the values of its shortcut.
         self.residual = nn.Sequential(
             *conv_norm(channels, width, norm, stride=stride),
             nn.ReLU(),

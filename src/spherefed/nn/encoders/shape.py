@@ -1,4 +1,6 @@
-"""Which images an encoder takes."""
+"""The image sizes that the paper's encoders accept."""
+
+from collections.abc import Sequence
 
 from spherefed.errors import ConfigError
 
@@ -9,10 +11,15 @@ def image_scale(kind: str, input_shape: tuple[int, ...]) -> int:
     >>> image_scale("resnet18", (3, 64, 64))
     2
     """
-    scales = {(32, 32): 1, (64, 64): 2}
-    if len(input_shape) != 3 or input_shape[0] < 1 or input_shape[1:] not in scales:
+    check_image(kind, input_shape, sides=(32, 64))
+    return input_shape[1] // 32
+
+
+def check_image(kind: str, input_shape: tuple[int, ...], *, sides: Sequence[int]) -> None:
+    """Raise a ConfigError unless inputs are square images with one of these sides."""
+    if len(input_shape) != 3 or input_shape[0] < 1 or input_shape[1:] not in [(side, side) for side in sides]:
+        *shapes, last = (f"(channels, {side}, {side})" for side in sides)
         raise ConfigError(
-            f"encoder {kind!r} takes inputs of shape (channels, 32, 32) or (channels, 64, 64), got {input_shape}; "
+            f"encoder {kind!r} needs inputs of shape {', '.join(shapes)} or {last}, got {input_shape}; "
             f"resize the images, or use encoder 'smallnet' for other images and 'mlp' for anything else"
         )
-    return scales[input_shape[1], input_shape[2]]

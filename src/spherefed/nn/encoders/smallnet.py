@@ -1,4 +1,4 @@
-"""SmallNet: ours, not the paper's. Small enough to train on one core: 8×8 digits, 28×28 Fashion-MNIST."""
+"""SmallNet, not from the paper: small enough to train on one core, for 8×8 digits and 28×28 Fashion-MNIST."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -14,7 +14,7 @@ LARGE_SIDE = 16
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SmallNet:
-    """Three normalised convolutions, averaged over the four quarters of the image: l = 2·2·64 = 256 features."""
+    """Three convolutions with norms, then average pooling to 2×2: l = 2·2·64 = 256 features."""
 
     kind: ClassVar[str] = "smallnet"
     norm: Norm = "group"
@@ -22,19 +22,19 @@ class SmallNet:
     def build(self, input_shape: tuple[int, ...]) -> nn.Module:
         if len(input_shape) != 3 or input_shape[0] < 1 or min(input_shape[1:]) < MIN_SIDE:
             raise ConfigError(
-                f"encoder {self.kind!r} takes inputs of shape (channels, height, width), "
+                f"encoder {self.kind!r} needs inputs of shape (channels, height, width), "
                 f"at least {MIN_SIDE}×{MIN_SIDE}, got {input_shape}; use encoder 'mlp'"
             )
         channels, height, width = input_shape
-        # Large images are halved at once: at 28×28 a training step would otherwise take more than twice as long.
+        # The first convolution halves large images: otherwise a training step at 28×28 takes more than twice as long.
         first_stride = 2 if min(height, width) >= LARGE_SIDE else 1
         layers: list[nn.Module] = []
         for out_channels, stride in ((16, first_stride), (32, 2), (64, 1)):
             layers += [*conv_norm(channels, out_channels, self.norm, stride=stride), nn.ReLU()]
             channels, height, width = out_channels, -(-height // stride), -(-width // stride)
-        return nn.Sequential(*layers, _quarters(height, width), nn.Flatten())
+        return nn.Sequential(*layers, _pool_to_2x2(height, width), nn.Flatten())
 
 
-def _quarters(height: int, width: int) -> nn.Module:
-    """AdaptiveAvgPool2d(2) for a size known beforehand: on GPUs the adaptive one's gradient is not deterministic."""
+def _pool_to_2x2(height: int, width: int) -> nn.Module:
+    """Equals AdaptiveAvgPool2d(2) for this input size, but its gradient is deterministic on GPUs."""
     return nn.AvgPool2d((height - height // 2, width - width // 2), stride=(height // 2, width // 2))
