@@ -1,8 +1,8 @@
-"""CCVR (Luo et al. 2021): class moments from the clients, virtual features from Gaussians, a head refitted on them.
+"""CCVR (Luo et al. 2021): clients send class moments; the server draws virtual features and refits the head on them.
 
-Moments are raw sums (n, Σz, Σzzᵀ) of only the classes a client holds, in float64. They are additive, so clients are
-merged as they arrive, pooling is exact and a client with a single example of a class needs no special case. They are
-not private in the way sums over a whole client are: with n = 1 they are that example's features.
+Moments are the sums n, Σz and Σzzᵀ of each class that a client has, in float64. They are additive: clients are merged
+as they arrive, pooling is exact, and a client with one example of a class needs no special case. They are less private
+than sums over all examples of a client: with n = 1 they are the features of that example.
 """
 
 from collections.abc import Iterable
@@ -12,25 +12,26 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from spherefed.calibration.context import Context, Fact
+from spherefed.calibration.context import Context, SummaryValue
 from spherefed.calibration.features import labelled_features
-from spherefed.calibration.packing import diagonal_positions, packed_size, unpacked, upper
+from spherefed.calibration.packing import diagonal_positions, packed_size, unpack_triangle, upper_mask
+from spherefed.calibration.plausibility import check_second_moment
 from spherefed.calibration.refit import Refit, Refitted, refit
-from spherefed.errors import CalibrationError, ConfigError
+from spherefed.errors import CalibrationError, ConfigError, NothingMeasuredError
 from spherefed.nn.classifier import Classifier
 from spherefed.rng import Purpose, stream
 from spherefed.tensors import Tensors, one_thread
 
 MAX_EXAMPLES = 2**53
-"""Counts enter float64 arithmetic."""
+"""Counts are used in float64 arithmetic, which is exact for integers up to 2⁵³."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Moments:
-    """n, Σz and Σzzᵀ per class, of the classes that occur; `a + b` merges two clients."""
+    """n, Σz and Σzzᵀ for each class that occurs; `a + b` merges two clients."""
 
     classes: Tensor
-    """(c,) int64: which classes, ascending."""
+    """(c,) int64: the classes, ascending."""
     counts: Tensor
     """(c,) int64: n, at least 1."""
     sums: Tensor
@@ -38,7 +39,7 @@ class Moments:
     products: Tensor
     """(c, l(l+1)/2) float64: the upper triangle of Σzzᵀ, row by row."""
     num_signed: int
-    """Examples with a negative feature; 0 means that all features of the model are non-negative."""
+    """Number of examples with a negative feature; 0 if all features are non-negative."""
 
     @property
     def dim(self) -> int:
@@ -49,15 +50,15 @@ class Moments:
         return self.sums[position] / self.counts[position]
 
     def covariance(self, position: int) -> Tensor:
-        """Unbiased: Σ_c = (Σzzᵀ − n μ_c μ_cᵀ) / (n − 1), (l, l); zero if n = 1.
+        """Unbiased covariance Σ_c = (Σzzᵀ − n μ_c μ_cᵀ) / (n − 1), (l, l); zero if n = 1.
 
-        The same number as Luo et al.'s pooling of the clients' own means and covariances.
+        Equal to the pooled means and covariances of clients in Luo et al.
         """
         n = int(self.counts[position])
         if n == 1:
             return torch.zeros(self.dim, self.dim, dtype=torch.float64, device=self.sums.device)
         mean = self.mean(position)
-        return (unpacked(self.products[position], self.dim) - n * torch.outer(mean, mean)) / (n - 1)
+        return (unpack_triangle(self.products[position], self.dim) - n * torch.outer(mean, mean)) / (n - 1)
 
     def __add__(self, other: "Moments") -> "Moments":
         classes = torch.unique(torch.cat([self.classes, other.classes]))
@@ -72,7 +73,7 @@ class Moments:
         return Moments(classes, counts, sums, products, self.num_signed + other.num_signed)
 
     def tensors(self) -> Tensors:
-        """For the wire."""
+        """As tensors, for a message."""
         signed = torch.tensor([self.num_signed])
         return {
             "classes": self.classes,
@@ -84,9 +85,9 @@ class Moments:
 
     @staticmethod
     def from_tensors(tensors: Tensors, head_Cl: Tensor) -> "Moments":
-        """From the wire, checked: names, shapes, dtypes, classes of this head, and sums that examples can have."""
-        _check_form(tensors, head_Cl)
-        moments = _trusted(tensors)
+        """From a message. Checks names, shapes, dtypes, the classes of this head, and that the sums are possible."""
+        _check_types(tensors, head_Cl)
+        moments = _from_checked_tensors(tensors)
         moments._check_counts(len(head_Cl))
         moments._check_sums()
         return moments
@@ -94,33 +95,43 @@ class Moments:
     def _check_counts(self, num_classes: int) -> None:
         classes, counts = self.classes, self.counts
         if len(classes) and not (int(classes[0]) >= 0 and int(classes[-1]) < num_classes):
-            raise CalibrationError(f"CCVR moments name class {int(classes.max())} of {num_classes} classes")
+            raise CalibrationError(
+                f"classes of CCVR moments must lie in 0..{num_classes - 1}, got {int(classes[0])}..{int(classes[-1])}"
+            )
         if (classes.diff() <= 0).any():
-            raise CalibrationError("CCVR moments must name their classes in ascending order, each once")
+            raise CalibrationError("CCVR moments must list their classes in ascending order, each once")
         if (counts < 1).any() or (counts >= MAX_EXAMPLES // num_classes).any():
-            raise CalibrationError(f"CCVR moments count between {int(counts.min())} and {int(counts.max())} examples")
+            raise CalibrationError(
+                f"counts of CCVR moments must lie in 1..{MAX_EXAMPLES // num_classes - 1}, "
+                f"got {int(counts.min())}..{int(counts.max())}"
+            )
         if not 0 <= self.num_signed <= int(counts.sum()):
-            raise CalibrationError(f"CCVR moments claim {self.num_signed} signed of {int(counts.sum())} examples")
+            raise CalibrationError(
+                f"num_signed of CCVR moments must lie in 0..{int(counts.sum())}, got {self.num_signed}"
+            )
 
     def _check_sums(self) -> None:
-        """Necessary for a set of real vectors, and cheap; none negative if no feature is.
+        """Necessary conditions for sums over real vectors; without negative features, no sum is negative.
 
-        (Σz_i)² ≤ n Σz_i², and |Σz_i z_j| ≤ max_i Σz_i². What else is wrong with a covariance, the repair mends.
+        (Σz_i)² ≤ n Σz_i²,  |Σz_i z_j| ≤ max_i Σz_i²  and, for each class,  Σzzᵀ ⪰ (Σz)(Σz)ᵀ / n.
         """
         squares = self.products[:, diagonal_positions(self.dim, self.products.device)]
-        allowed = squares * self.counts[:, None] * (1 + 1e-9)
-        if not bool((self.sums.square() <= allowed).all()):
-            raise CalibrationError("CCVR moments cannot come from examples: (Σz)² exceeds n Σz²")
+        bound = squares * self.counts[:, None] * (1 + 1e-9)
+        if not bool((self.sums.square() <= bound).all()):
+            raise CalibrationError("CCVR moments are not sums over examples: (Σz)² exceeds n Σz²")
         if not bool((self.products.abs().amax(dim=1) <= squares.amax(dim=1) * (1 + 1e-9)).all()):
-            raise CalibrationError("CCVR moments cannot come from examples: a product exceeds every square")
+            raise CalibrationError("CCVR moments are not sums over examples: a product exceeds every square")
         if not self.num_signed and (bool((self.sums < 0).any()) or bool((self.products < 0).any())):
-            raise CalibrationError("CCVR moments are negative but claim that no feature is")
+            raise CalibrationError("CCVR moments have negative sums, but num_signed is 0")
+        with one_thread():
+            for packed, sum_l, n in zip(self.products, self.sums, self.counts.tolist(), strict=True):
+                check_second_moment(unpack_triangle(packed, self.dim), sum_l, n)
 
 
 def moments(features: Tensor, labels: Tensor) -> Moments:
     """Class moments of features (n, l) with labels (n,)."""
     classes, counts = torch.unique(labels, return_counts=True)
-    dim, triangle = features.shape[1], upper(features.shape[1], features.device)
+    dim, triangle = features.shape[1], upper_mask(features.shape[1], features.device)
     sums = torch.zeros(len(classes), dim, dtype=torch.float64, device=features.device)
     products = torch.zeros(len(classes), packed_size(dim), dtype=torch.float64, device=features.device)
     for position, number in enumerate(classes.tolist()):
@@ -133,15 +144,17 @@ def moments(features: Tensor, labels: Tensor) -> Moments:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ccvr:
-    """Calibrate by CCVR: virtual features from N(μ_c, Σ_c) on the server, the head refitted on them."""
+    """Calibration by CCVR: the server draws virtual features from N(μ_c, Σ_c) and refits the head on them."""
 
     kind: ClassVar[str] = "ccvr"
+    capacity: ClassVar[int] = MAX_EXAMPLES - 1
+    """Examples that the sum over clients can hold."""
     num_virtual: int = 500
-    """M_c, virtual features per class that occurs (Table 16; 1000 for TinyImageNet)."""
+    """M_c, the number of virtual features for each class that occurs (Table 16; 1000 for TinyImageNet)."""
     tukey: float = 0.5
-    """Exponent of Tukey's power transform of the virtual features; 1 leaves them as they are drawn."""
+    """Exponent of Tukey's power transform of the virtual features; 1 means no transform."""
     refit: Refit = field(default_factory=lambda: Refit(lr=1e-5))
-    """Table 16's learning rate."""
+    """The learning rate is that of Table 16."""
 
     def __post_init__(self) -> None:
         if self.num_virtual < 1:
@@ -150,38 +163,47 @@ class Ccvr:
             raise ConfigError(f"calibration.tukey must be in (0, 1], got {self.tukey}")
 
     def measure(self, model: Classifier, batches: Iterable[tuple[Tensor, Tensor]]) -> Tensors:
-        """On the client: moments of what the head sees, on the unit sphere only if the model puts it there."""
+        """On the client: class moments of the inputs of the head, which have unit norm only if the model normalizes."""
         return moments(*labelled_features(model, batches)).tensors()
 
     def merge(self, total: Tensors | None, part: Tensors, context: Context) -> Tensors:
-        """On the server, as replies arrive in ascending client id; a part that cannot be true is refused."""
+        """On the server, as replies arrive in ascending client id; raises CalibrationError for an invalid part."""
         checked = Moments.from_tensors(part, context.head)
-        return checked.tensors() if total is None else (_trusted(total) + checked).tensors()
+        return checked.tensors() if total is None else (_from_checked_tensors(total) + checked).tensors()
+
+    def num_examples(self, part: Tensors) -> int:
+        """Examples that these moments claim to be of."""
+        return int(part["counts"].sum())
+
+    def max_bytes(self, head: Tensor, max_examples: int) -> int:
+        """Most bytes of moments for a head of this shape."""
+        num_classes, dim = head.shape
+        return 8 * (1 + num_classes * (2 + dim + packed_size(dim)))
 
     def solve(self, total: Tensors, context: Context) -> "CcvrSolution":
-        """On the server, at the end."""
-        pooled = _trusted(total)
+        """On the server, after all replies."""
+        pooled = _from_checked_tensors(total)
         if not len(pooled.classes):
-            raise CalibrationError("no example was measured, so there is no head to refit")
-        # Unstated in the paper: what becomes of signed features, which have no real root. The transform is left out
-        # unless every feature that any client measured is non-negative.
+            raise NothingMeasuredError("no example was measured, so the head cannot be refitted")
+        # Unstated in the paper: how to transform negative features, which have no real root. The transform is only
+        # applied if every feature of every client is non-negative.
         tukey = 1.0 if pooled.num_signed else self.tukey
         head = context.head
         features = torch.empty(len(pooled.classes) * self.num_virtual, pooled.dim, dtype=head.dtype, device=head.device)
-        worst = 0.0
+        lowest_eigenvalue = 0.0
         with one_thread():
             for position, number in enumerate(pooled.classes.tolist()):
                 mean_l, covariance_ll = pooled.mean(position), pooled.covariance(position)
-                size = float(mean_l @ mean_l + covariance_ll.trace())
-                root_ll, lowest = _root(covariance_ll, size)
-                worst = min(worst, lowest)
+                mean_square = float(mean_l @ mean_l + covariance_ll.trace())
+                root_ll, lowest = _symmetric_root(covariance_ll, mean_square)
+                lowest_eigenvalue = min(lowest_eigenvalue, lowest)
                 rng = stream(context.seed, Purpose.VIRTUAL, context.round, number)
                 noise = torch.from_numpy(rng.standard_normal((self.num_virtual, pooled.dim))).to(root_ll.device)
-                drawn = _transformed(mean_l + noise @ root_ll, tukey)
-                features[position * self.num_virtual : (position + 1) * self.num_virtual] = drawn
+                samples = _transformed(mean_l + noise @ root_ll, tukey)
+                features[position * self.num_virtual : (position + 1) * self.num_virtual] = samples
         labels = pooled.classes.repeat_interleave(self.num_virtual).to(head.device)
         order = stream(context.seed, Purpose.REFIT, context.round)
-        return CcvrSolution(refit(head, features, labels, self.refit, order), len(labels), tukey, worst)
+        return CcvrSolution(refit(head, features, labels, self.refit, order), len(labels), tukey, lowest_eigenvalue)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -190,55 +212,55 @@ class CcvrSolution:
 
     refitted: Refitted
     num_virtual: int
-    """Of all classes together."""
+    """Number of virtual features of all classes."""
     tukey: float
-    """The exponent that was applied: 1 if some feature was negative."""
+    """The exponent that was used: 1 if some feature was negative."""
     lowest_eigenvalue: float
-    """The most negative eigenvalue of a covariance that rounding left and the repair set to zero, over E‖z‖²."""
+    """The most negative eigenvalue of all covariances, divided by E‖z‖². Negative eigenvalues are set to zero."""
 
     @property
     def weight(self) -> Tensor:
         return self.refitted.weight
 
-    def facts(self) -> dict[str, Fact]:
-        """Everything but the weight."""
-        own: dict[str, Fact] = {
+    def summary(self) -> dict[str, SummaryValue]:
+        """How the head was computed, without its weight."""
+        own: dict[str, SummaryValue] = {
             "num_virtual": self.num_virtual,
             "tukey": self.tukey,
             "lowest_eigenvalue": self.lowest_eigenvalue,
         }
-        return own | self.refitted.facts()
+        return own | self.refitted.summary()
 
 
-def _root(covariance_ll: Tensor, size: float) -> tuple[Tensor, float]:
-    """The symmetric root of the repaired covariance, and the lowest eigenvalue before the repair over `size`, E‖z‖².
+def _symmetric_root(covariance_ll: Tensor, mean_square: float) -> tuple[Tensor, float]:
+    """The symmetric square root of the covariance, and its lowest eigenvalue divided by `mean_square`, E‖z‖².
 
-    Eigenvalues below l·2⁻⁵² · E‖z‖², negative ones among them, are what rounding leaves of zero, and become zero. The
-    symmetric root is unique; Cholesky's would fail on the singular covariances of classes with n ≤ l.
+    Eigenvalues below l·2⁻⁵² · E‖z‖², including negative ones, are rounding errors and are set to zero. The symmetric
+    root is unique; Cholesky fails for the singular covariances of classes with n ≤ l.
     """
     if not bool(covariance_ll.any()):
         return covariance_ll, 0.0
     values_l, vectors_ll = torch.linalg.eigh(covariance_ll)
-    floor = len(values_l) * 2.0**-52 * size
+    floor = len(values_l) * 2.0**-52 * mean_square
     keep = values_l > floor
     basis_lr = vectors_ll[:, keep]
-    return (basis_lr * values_l[keep].sqrt()) @ basis_lr.T, float(values_l[0]) / size
+    return (basis_lr * values_l[keep].sqrt()) @ basis_lr.T, float(values_l[0]) / mean_square
 
 
-def _transformed(drawn: Tensor, tukey: float) -> Tensor:
-    """Tukey's ladder of powers, z^β; a Gaussian's negative values, which no real feature has, become 0."""
-    # Unstated in the paper: whether the model's own features are transformed too. Table 1 lists "Sampling & Tukey" on
-    # the server, so only the virtual ones are; the refitted head is used on features as the model gives them.
-    return drawn if tukey == 1.0 else drawn.clamp_min(0).pow(tukey)
+def _transformed(samples: Tensor, tukey: float) -> Tensor:
+    """Tukey's ladder of powers, z^β. Negative samples of the Gaussian, which real features cannot have, become 0."""
+    # Unstated in the paper: whether real features are transformed too. Table 1 lists "Sampling & Tukey" on the server,
+    # so only virtual features are transformed; the refitted head is applied to untransformed features.
+    return samples if tukey == 1.0 else samples.clamp_min(0).pow(tukey)
 
 
-def _check_form(tensors: Tensors, head_Cl: Tensor) -> None:
-    whole, real = torch.int64, torch.float64
-    wanted = {"classes": whole, "counts": whole, "sums": real, "products": real, "num_signed": whole}
-    if {name: t.dtype for name, t in tensors.items()} != wanted:
+def _check_types(tensors: Tensors, head_Cl: Tensor) -> None:
+    int64, float64 = torch.int64, torch.float64
+    expected = {"classes": int64, "counts": int64, "sums": float64, "products": float64, "num_signed": int64}
+    if {name: t.dtype for name, t in tensors.items()} != expected:
         given = {name: str(t.dtype) for name, t in tensors.items()}
         raise CalibrationError(
-            f"CCVR moments are classes, counts and num_signed in int64, sums and products in float64; got {given}"
+            f"CCVR moments must be classes, counts and num_signed in int64, sums and products in float64; got {given}"
         )
     num, dim = len(tensors["classes"].reshape(-1)), head_Cl.shape[1]
     shapes = {"classes": (num,), "counts": (num,), "sums": (num, dim), "products": (num, packed_size(dim))}
@@ -247,7 +269,7 @@ def _check_form(tensors: Tensors, head_Cl: Tensor) -> None:
             raise CalibrationError(f"CCVR moments: {name} has shape {tuple(tensors[name].shape)}, expected {shape}")
 
 
-def _trusted(tensors: Tensors) -> Moments:
+def _from_checked_tensors(tensors: Tensors) -> Moments:
     return Moments(
         classes=tensors["classes"],
         counts=tensors["counts"],

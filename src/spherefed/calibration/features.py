@@ -1,4 +1,4 @@
-"""The features that a model's head sees, for calibrations that refit the head itself."""
+"""The inputs of a model's head, for calibrations that refit the head."""
 
 from collections.abc import Iterable
 
@@ -7,26 +7,22 @@ from torch import Tensor
 
 from spherefed.errors import CalibrationError
 from spherefed.nn.classifier import Classifier
+from spherefed.nn.modes import eval_mode
 
 
 def labelled_features(model: Classifier, batches: Iterable[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-    """Features (n, l), on the unit sphere only if the model puts them there, and labels (n,).
+    """Features (n, l) and labels (n,). Features have unit norm only if the model normalizes them.
 
-    In eval mode and without autocast; the model's mode is put back afterwards.
+    The model runs in eval mode and without autocast; the mode of every submodule is restored afterwards.
     """
-    was_training = model.training
-    model.eval()
     device = model.head.weight.device
     features = [torch.empty(0, model.head.weight.shape[1], dtype=model.head.weight.dtype, device=device)]
     labels = [torch.empty(0, dtype=torch.int64, device=device)]
-    try:
-        # Not inference mode: what is refitted on these features later needs their gradients' bookkeeping.
-        with torch.no_grad(), torch.autocast(device.type, enabled=False):
-            for inputs, targets in batches:
-                features.append(model.features(inputs.to(device)))
-                labels.append(targets.to(device))
-    finally:
-        model.train(was_training)
+    # no_grad, not inference_mode: autograd cannot save inference tensors, and the refit of the head uses autograd.
+    with eval_mode(model), torch.no_grad(), torch.autocast(device.type, enabled=False):
+        for inputs, targets in batches:
+            features.append(model.features(inputs.to(device)))
+            labels.append(targets.to(device))
     rows, targets = torch.cat(features), torch.cat(labels)
     if not bool(rows.isfinite().all()):
         bad = int((~rows.isfinite().all(dim=1)).nonzero()[0])

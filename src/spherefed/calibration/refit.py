@@ -1,4 +1,4 @@
-"""Train a head alone, on features that do not change: the one place for it, shared by CCVR and the oracle."""
+"""Train only a head, on constant features; shared by CCVR and the oracle."""
 
 from dataclasses import dataclass, field
 
@@ -7,27 +7,27 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from spherefed.calibration.context import Fact
+from spherefed.calibration.context import SummaryValue
 from spherefed.data.examples import Examples
-from spherefed.errors import CalibrationError, ConfigError
+from spherefed.errors import CalibrationError, ConfigError, NothingMeasuredError
 from spherefed.losses import CrossEntropy, Loss
 from spherefed.tensors import one_thread
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Refit:
-    """SGD on the head, with values of its own: none of the local training's."""
+    """Hyper-parameters of SGD on the head; independent of those of local training."""
 
     lr: float
-    """Constant; without a default, because those of CCVR and the oracle differ by orders of magnitude."""
-    # Unstated in the paper: epochs, batch size and momentum. 100 epochs account for the FLOPs of Table 1; the other two
-    # are those of local training.
+    """Constant learning rate. No default: the rates of CCVR and the oracle differ by orders of magnitude."""
+    # Unstated in the paper: epochs, batch size and momentum. 100 epochs explain the FLOPs of Table 1; batch size and
+    # momentum are those of local training.
     epochs: int = 100
     batch_size: int | None = 64
-    """None: all features at once."""
+    """None: full batch."""
     momentum: float = 0.9
     loss: Loss = field(default_factory=CrossEntropy)
-    """Cross-entropy as in Luo et al. 2021, whatever the encoder was trained with; Table 4 also tries the MSE."""
+    """Cross-entropy as in Luo et al. 2021, for any training loss of the encoder; Table 4 also uses the MSE."""
 
     def __post_init__(self) -> None:
         if not self.lr > 0:
@@ -42,47 +42,47 @@ class Refit:
 
 @dataclass(frozen=True, eq=False, kw_only=True, slots=True)
 class Refitted:
-    """A head that was trained on features."""
+    """A head trained on features, with a summary of the training."""
 
     weight: Tensor
     num_steps: int
     num_absent: int
-    """Classes without a feature; their rows stayed as they were."""
+    """Number of classes without features; their rows are unchanged."""
     loss_before: float
     loss_after: float
 
-    def facts(self) -> dict[str, Fact]:
-        """Everything but the weight."""
+    def summary(self) -> dict[str, SummaryValue]:
+        """All fields except the weight."""
         names = ("num_steps", "num_absent", "loss_before", "loss_after")
         return {name: getattr(self, name) for name in names}
 
 
-def refit(head_Cl: Tensor, features: Tensor, labels: Tensor, how: Refit, order: np.random.Generator) -> Refitted:
-    """v ← ρv + ∇f(W),  W ← W − lr·v  from the given head, in its dtype; f is the mean loss over a batch of features.
+def refit(head_Cl: Tensor, features: Tensor, labels: Tensor, config: Refit, order: np.random.Generator) -> Refitted:
+    """SGD from the given head, in its dtype:  v ← ρv + ∇f(W),  W ← W − lr·v;  f is the mean loss over a batch.
 
-    Rows of classes that no label names take part in the scores but are not moved.
+    Rows of classes without examples contribute to the scores but are not updated.
     """
     if not len(labels):
-        raise CalibrationError("no feature was measured, so there is nothing to refit the head on")
+        raise NothingMeasuredError("no feature was measured, so the head cannot be refitted")
     absent = torch.bincount(labels, minlength=len(head_Cl)) == 0
     examples = Examples(features.to(head_Cl.dtype), labels)
     weight = head_Cl.detach().clone().requires_grad_()
     velocity = torch.zeros_like(head_Cl)
     num_steps = 0
     with one_thread():
-        loss_before = _mean_loss(head_Cl.detach(), examples, how.loss)
-        for _ in range(how.epochs):
-            for rows, targets in examples.epoch(how.batch_size or len(labels), order, device=head_Cl.device):
-                value = how.loss(functional.linear(rows, weight), targets)
+        loss_before = _mean_loss(head_Cl.detach(), examples, config.loss)
+        for _ in range(config.epochs):
+            for rows, targets in examples.epoch(config.batch_size or len(labels), order, device=head_Cl.device):
+                value = config.loss(functional.linear(rows, weight), targets)
                 (gradient,) = torch.autograd.grad(value, weight)
                 with torch.no_grad():
                     gradient[absent] = 0
-                    velocity.mul_(how.momentum).add_(gradient)
-                    weight.add_(velocity, alpha=-how.lr)
+                    velocity.mul_(config.momentum).add_(gradient)
+                    weight.add_(velocity, alpha=-config.lr)
                 num_steps += 1
-        loss_after = _mean_loss(weight.detach(), examples, how.loss)
+        loss_after = _mean_loss(weight.detach(), examples, config.loss)
     if not bool(weight.isfinite().all()):
-        raise CalibrationError(f"refitting the head diverged; lower calibration.refit.lr, which is {how.lr}")
+        raise CalibrationError(f"the refit of the head diverged; lower calibration.refit.lr, which is {config.lr}")
     return Refitted(
         weight=weight.detach(),
         num_steps=num_steps,

@@ -1,4 +1,4 @@
-"""The closed form itself: from V and U, or any sum of them, to a head (SphereFed, Eq. 12), and how it was had."""
+"""The closed-form head from V and U, or from sums of them (SphereFed, Eq. 12)."""
 
 from dataclasses import dataclass
 from math import isfinite
@@ -7,60 +7,81 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from spherefed.calibration.context import Fact
+from spherefed.calibration.context import SummaryValue
 from spherefed.errors import CalibrationError
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, slots=True)
 class Solution:
-    """A solved head, and how it was had."""
+    """A closed-form head, and how it was computed."""
 
     weight: Tensor
-    """(C, l) float64, as nn.Linear wants it."""
+    """(C, l) float64, the layout of nn.Linear."""
     path: Literal["cholesky", "eigh"]
     rcond: float
-    """Reciprocal condition number of V + λI: in the 1-norm by Cholesky, smallest over largest eigenvalue by eigh."""
+    """Reciprocal condition number of V + λI: in the 1-norm for Cholesky, smallest over largest eigenvalue for eigh."""
     rank: int
     dropped: int
-    """Directions in which V + λI is numerically zero; the minimum-norm solution leaves them out."""
+    """Number of eigenvectors for which V + λI is zero up to rounding and truncation; the minimum-norm solution excludes
+    them."""
     ridge: float
-    """λ of Eq. 12; never changed silently."""
+    """λ of Eq. 12, exactly as given."""
 
-    def facts(self) -> dict[str, Fact]:
-        """Everything but the weight, for the run's result."""
+    def __repr__(self) -> str:
+        num_classes, dim = self.weight.shape
+        return (
+            f"Solution({num_classes} classes × {dim} features by {self.path}, rank {self.rank}, "
+            f"rcond {self.rcond:.2g}, ridge {self.ridge:g})"
+        )
+
+    def summary(self) -> dict[str, SummaryValue]:
+        """All fields except the weight, for the result of a run."""
         names = ("path", "rcond", "rank", "dropped", "ridge")
         return {name: getattr(self, name) for name in names}
 
 
-def solve(gram_ll: Tensor, cross_lC: Tensor, ridge: float) -> Solution:
+def noise_floor(num_examples: float, dim: int) -> float:
+    """The largest eigenvalue that truncation to 2⁻²⁰ can give V in a direction in which all features are zero.
+
+    Truncated rows are Z − E with ‖e‖² ≤ l·2⁻⁴⁰ per row. If Zu = 0 for a unit vector u, uᵀVu = ‖Eu‖² ≤ n·l·2⁻⁴⁰. By
+    Courant and Fischer, V has no more eigenvalues above this bound than Z has rank.
+    """
+    return num_examples * dim * 2.0**-40
+
+
+def eigenvalue_cutoff(largest: float, dim: int, noise: float) -> float:
+    """Eigenvalues up to this one are zeros: max(l·2⁻⁵²·λ_max, noise), the errors of rounding and of truncation."""
+    return max(dim * 2.0**-52 * largest, noise)
+
+
+def solve(gram_ll: Tensor, cross_lC: Tensor, ridge: float, *, noise: float = 0.0) -> Solution:
     """SphereFed, Eq. 12:  W* = (V + λI)⁻¹ U.
 
-    Cholesky while it is safe; where V + λI is singular to working precision, the eigenvectors above l·2⁻⁵²·λ_max
-    give the minimum-norm solution.
+    Uses Cholesky if V + λI is regular in float64 and has no eigenvalue up to `noise`, the `noise_floor` of V. Otherwise
+    the eigenvectors with eigenvalues above `eigenvalue_cutoff` give the minimum-norm solution. λ itself never changes:
+    λ > noise keeps every direction.
     """
     if not (ridge >= 0 and isfinite(ridge)):
-        raise CalibrationError(f"ridge must be a number and not negative, got {ridge}")
+        raise CalibrationError(f"ridge must be finite and not negative, got {ridge}")
     dim = len(gram_ll)
-    cutoff = dim * 2.0**-52
     system_ll = gram_ll + ridge * torch.eye(dim, dtype=torch.float64, device=gram_ll.device)
-    factor_ll, info = torch.linalg.cholesky_ex(system_ll)
-    if int(info) == 0:
-        inverse_ll = torch.cholesky_inverse(factor_ll)
-        rcond = 1 / float(torch.linalg.matrix_norm(system_ll, 1) * torch.linalg.matrix_norm(inverse_ll, 1))
-        if rcond >= cutoff:
-            weight_lC = torch.cholesky_solve(cross_lC, factor_ll)
-            return Solution(
-                weight=weight_lC.T.contiguous(), path="cholesky", rcond=rcond, rank=dim, dropped=0, ridge=ridge
-            )
+    regular, lowest = _cholesky(system_ll, cross_lC, ridge)
+    if regular is not None and lowest > noise:
+        return regular
     values_l, vectors_ll = torch.linalg.eigh(system_ll)
     largest = float(values_l[-1])
-    # A Gram matrix has no negative eigenvalue but for the rounding of eigh, which a few times the cut-off covers.
-    if not largest > 0 or float(values_l[0]) - ridge < -8 * cutoff * largest:
-        raise CalibrationError("V is not the Gram matrix of any features; was something subtracted that was not added?")
-    keep = values_l > cutoff * largest
+    # A Gram matrix has no negative eigenvalues; the tolerance allows for the rounding of eigh.
+    if not largest > 0 or float(values_l[0]) - ridge < -8 * dim * 2.0**-52 * largest:
+        raise CalibrationError(
+            "V is not a Gram matrix of features: it is not positive semi-definite; "
+            "were statistics subtracted that were not added?"
+        )
+    keep = values_l > eigenvalue_cutoff(largest, dim, noise)
+    rank = int(keep.sum())
+    if regular is not None and rank == dim:  # the lower bound of `_cholesky` was too low
+        return regular
     basis_lr = vectors_ll[:, keep]
     weight_lC = basis_lr @ ((basis_lr.T @ cross_lC) / values_l[keep, None])
-    rank = int(keep.sum())
     return Solution(
         weight=weight_lC.T.contiguous(),
         path="eigh",
@@ -69,3 +90,21 @@ def solve(gram_ll: Tensor, cross_lC: Tensor, ridge: float) -> Solution:
         dropped=dim - rank,
         ridge=ridge,
     )
+
+
+def _cholesky(system_ll: Tensor, cross_lC: Tensor, ridge: float) -> tuple[Solution | None, float]:
+    """The solution if the system is regular in float64, and a lower bound of its smallest eigenvalue.
+
+    λ_min = 1 / ‖A⁻¹‖₂ ≥ 1 / ‖A⁻¹‖₁ for a symmetric A.
+    """
+    dim = len(system_ll)
+    factor_ll, info = torch.linalg.cholesky_ex(system_ll)
+    if int(info) != 0:
+        return None, 0.0
+    inverse_norm = torch.linalg.matrix_norm(torch.cholesky_inverse(factor_ll), 1)
+    rcond = 1 / float(torch.linalg.matrix_norm(system_ll, 1) * inverse_norm)
+    if not rcond >= dim * 2.0**-52:
+        return None, 0.0
+    weight_lC = torch.cholesky_solve(cross_lC, factor_ll)
+    solution = Solution(weight=weight_lC.T.contiguous(), path="cholesky", rcond=rcond, rank=dim, dropped=0, ridge=ridge)
+    return solution, 1 / float(inverse_norm)
