@@ -16,8 +16,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from spherefed.acceleration.chain import plain_forward
 from spherefed.errors import ConfigError
-from spherefed.nn.chain import straight
 from spherefed.nn.classifier import Classifier
 
 Precision = Literal["fp32", "bf16"]
@@ -31,7 +31,7 @@ def training_pass(classifier: Classifier, *, compile_for: int | None = None, pre
     `compile_for` is the one batch size that it is compiled for: others, such as an epoch's short last batch, go
     through the module itself, because each would cost a compilation of its own.
     """
-    forward = straight(classifier) if compile_for is None else _compiled(classifier, compile_for)
+    forward = plain_forward(classifier) if compile_for is None else _compiled(classifier, compile_for)
     return forward if precision == "fp32" else _in_bfloat16(forward)
 
 
@@ -43,7 +43,7 @@ def check_compiler() -> None:
 
 
 def _compiled(classifier: Classifier, batch_size: int) -> Pass:
-    eager = straight(classifier)
+    eager = plain_forward(classifier)
 
     @functools.cache
     def compiled() -> Callable[[Tensor], Tensor]:
