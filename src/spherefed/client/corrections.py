@@ -1,73 +1,49 @@
-"""Client drift corrected by what is remembered: SCAFFOLD, FedDyn and MOON as values, beside `Uncorrected`.
+"""Drift corrections as values: SCAFFOLD, FedDyn and MOON.
 
-A correction has four pure parts, and the round loop calls the same four for everybody: what bends a client's descent
-(`start`), what the client keeps and sends beside its delta (`finish`), what the server sends beside the model
-(`broadcast`) and what it adds to its own step (`carry`). Whatever is remembered goes in and comes out as tensors.
+A correction has four pure parts, and the round loop calls the same four for all of them: how it changes a client's
+gradient (`start`), what the client keeps and sends beside its delta (`finish`), what the server sends beside the model
+(`broadcast`), and what the server adds to its own step (`server_step`). State goes in and comes out as tensors.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
 from torch.func import functional_call
 from torch.nn import functional
 
+from spherefed.acceleration.gradients import Penalty
+from spherefed.client.local_model import LocalModel
 from spherefed.errors import ConfigError
 from spherefed.messages import ModelState, Train
+from spherefed.nn.modes import eval_mode
 from spherefed.tensors import Tensors
-from spherefed.workbench import Workbench
-
-Penalty = Callable[[Tensor, Tensor], Tensor]
-"""(inputs, their features) → what a step descends on beside the loss."""
 
 
 @dataclass(frozen=True, slots=True)
-class Bend:
-    """How a client's descent is bent in one round; nothing by default."""
+class GradientCorrection:
+    """How a correction changes the gradient of one client in one round; not at all by default."""
 
     linear: Tensors | None = None
     """Added to every gradient, by parameter."""
     penalty: Penalty | None = None
+    """Added to the loss."""
 
 
-STRAIGHT = Bend()
+NO_CORRECTION = GradientCorrection()
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
-    """A client's finished round, as far as a correction looks at it."""
+class LocalResult:
+    """A client's finished round, as a correction sees it."""
 
-    bench: Workbench
+    local_model: LocalModel
     delta: Tensors
-    reach: float
-    """lr · ‖a_k‖₁: the delta divided by this is minus the mean gradient; 0 if there was no step."""
+    total_step: float
+    """lr · ‖a_k‖₁: the delta divided by this is minus the mean gradient; 0 without a step."""
     prox_mu: float
-
-
-Carried = tuple[Tensors, Tensors]
-"""The server's update, and what the correction carries into the next round."""
-
-
-@dataclass(frozen=True, slots=True)
-class Uncorrected:
-    """Nothing is added and nothing remembered."""
-
-    kind: ClassVar[str] = "none"
-
-    def start(self, bench: Workbench, request: Train, memory: Tensors) -> Bend:
-        return STRAIGHT
-
-    def finish(self, work: Work, request: Train, memory: Tensors) -> tuple[Tensors, Tensors]:
-        """What the client keeps, and what it sends beside its delta."""
-        return {}, {}
-
-    def broadcast(self, model: ModelState, carried: Tensors) -> Tensors:
-        return {}
-
-    def carry(self, update: Tensors, delta: Tensors, extra: Tensors, carried: Tensors, participation: float) -> Carried:
-        return update, {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,21 +57,27 @@ class Scaffold:
 
     kind: ClassVar[str] = "scaffold"
 
-    def start(self, bench: Workbench, request: Train, memory: Tensors) -> Bend:
-        return Bend(linear={n: c - memory[n] if memory else c for n, c in request.extra.items()})
+    def start(self, local_model: LocalModel, request: Train, client_state: Tensors) -> GradientCorrection:
+        return GradientCorrection(
+            linear={n: c - client_state[n] if client_state else c for n, c in request.extra.items()}
+        )
 
-    def finish(self, work: Work, request: Train, memory: Tensors) -> tuple[Tensors, Tensors]:
+    def finish(self, result: LocalResult, request: Train, client_state: Tensors) -> tuple[Tensors, Tensors]:
         c = request.extra
-        if not work.reach:
-            return memory, {n: torch.zeros_like(t) for n, t in c.items()}
-        change = {n: -d / work.reach - c[n] for n, d in work.delta.items()}
-        return {n: memory[n] + t if memory else t for n, t in change.items()}, change
+        if not result.total_step:
+            return client_state, {n: torch.zeros_like(t) for n, t in c.items()}
+        change = {n: -d / result.total_step - c[n] for n, d in result.delta.items()}
+        return {n: client_state[n] + t if client_state else t for n, t in change.items()}, change
 
-    def broadcast(self, model: ModelState, carried: Tensors) -> Tensors:
-        return carried or {n: torch.zeros_like(p) for n, p in model.params.items()}
+    def broadcast(self, model: ModelState, correction_state: Tensors) -> Tensors:
+        return correction_state or {n: torch.zeros_like(p) for n, p in model.params.items()}
 
-    def carry(self, update: Tensors, delta: Tensors, extra: Tensors, carried: Tensors, participation: float) -> Carried:
-        return update, {n: participation * e + (carried[n] if carried else 0.0) for n, e in extra.items()}
+    def server_step(
+        self, update: Tensors, delta: Tensors, extra: Tensors, correction_state: Tensors, participation: float
+    ) -> tuple[Tensors, Tensors]:
+        return update, {
+            n: participation * e + (correction_state[n] if correction_state else 0.0) for n, e in extra.items()
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,17 +90,19 @@ class DynamicRegularizer:
 
     kind: ClassVar[str] = "feddyn"
 
-    def start(self, bench: Workbench, request: Train, memory: Tensors) -> Bend:
-        return Bend(linear=memory or None)
+    def start(self, local_model: LocalModel, request: Train, client_state: Tensors) -> GradientCorrection:
+        return GradientCorrection(linear=client_state or None)
 
-    def finish(self, work: Work, request: Train, memory: Tensors) -> tuple[Tensors, Tensors]:
-        return {n: work.prox_mu * d + (memory[n] if memory else 0.0) for n, d in work.delta.items()}, {}
+    def finish(self, result: LocalResult, request: Train, client_state: Tensors) -> tuple[Tensors, Tensors]:
+        return {n: result.prox_mu * d + (client_state[n] if client_state else 0.0) for n, d in result.delta.items()}, {}
 
-    def broadcast(self, model: ModelState, carried: Tensors) -> Tensors:
+    def broadcast(self, model: ModelState, correction_state: Tensors) -> Tensors:
         return {}
 
-    def carry(self, update: Tensors, delta: Tensors, extra: Tensors, carried: Tensors, participation: float) -> Carried:
-        h = {n: participation * d + (carried[n] if carried else 0.0) for n, d in delta.items()}
+    def server_step(
+        self, update: Tensors, delta: Tensors, extra: Tensors, correction_state: Tensors, participation: float
+    ) -> tuple[Tensors, Tensors]:
+        h = {n: participation * d + (correction_state[n] if correction_state else 0.0) for n, d in delta.items()}
         return {n: u + h[n] for n, u in update.items()}, h
 
 
@@ -142,34 +126,49 @@ class ModelContrastive:
                 f"got {self.mu} and {self.temperature}"
             )
 
-    def start(self, bench: Workbench, request: Train, memory: Tensors) -> Bend:
-        if not memory:
-            return STRAIGHT
-        encoder = bench.classifier.encoder
-        states = [_encoder_state(given) for given in (bench.copy(), memory)]  # the round's model, as it lies there now
+    def start(self, local_model: LocalModel, request: Train, client_state: Tensors) -> GradientCorrection:
+        if not client_state:
+            return NO_CORRECTION
+        encoder = local_model.classifier.encoder
+        # The round's model, which is loaded now, and the client's model of its last round.
+        states = [_encoder_state(given) for given in (local_model.full_state(), client_state)]
 
         def contrast(inputs: Tensor, features: Tensor) -> Tensor:
-            encoder.eval()
-            with torch.no_grad():
+            with eval_mode(encoder), torch.no_grad():
                 others = [functional_call(encoder, state, (inputs,)) for state in states]
-            encoder.train()
             similarity = torch.stack([functional.cosine_similarity(features, other) for other in others], dim=1)
             positive = torch.zeros(len(features), dtype=torch.int64, device=features.device)
             return self.mu * functional.cross_entropy(similarity / self.temperature, positive)
 
-        return Bend(penalty=contrast)
+        return GradientCorrection(penalty=contrast)
 
-    def finish(self, work: Work, request: Train, memory: Tensors) -> tuple[Tensors, Tensors]:
-        return work.bench.copy(), {}
+    def finish(self, result: LocalResult, request: Train, client_state: Tensors) -> tuple[Tensors, Tensors]:
+        return result.local_model.full_state(), {}
 
-    def broadcast(self, model: ModelState, carried: Tensors) -> Tensors:
+    def broadcast(self, model: ModelState, correction_state: Tensors) -> Tensors:
         return {}
 
-    def carry(self, update: Tensors, delta: Tensors, extra: Tensors, carried: Tensors, participation: float) -> Carried:
+    def server_step(
+        self, update: Tensors, delta: Tensors, extra: Tensors, correction_state: Tensors, participation: float
+    ) -> tuple[Tensors, Tensors]:
         return update, {}
 
 
-Correction = Uncorrected | Scaffold | DynamicRegularizer | ModelContrastive
+class OwnCorrection(Protocol):
+    """A user's drift correction: a frozen dataclass with the four parts that the module's docstring describes."""
+
+    def start(self, local_model: LocalModel, request: Train, client_state: Tensors) -> GradientCorrection: ...
+
+    def finish(self, result: LocalResult, request: Train, client_state: Tensors) -> tuple[Tensors, Tensors]: ...
+
+    def broadcast(self, model: ModelState, correction_state: Tensors) -> Tensors: ...
+
+    def server_step(
+        self, update: Tensors, delta: Tensors, extra: Tensors, correction_state: Tensors, participation: float
+    ) -> tuple[Tensors, Tensors]: ...
+
+
+Correction = Scaffold | DynamicRegularizer | ModelContrastive | OwnCorrection
 
 
 def _encoder_state(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

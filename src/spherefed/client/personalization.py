@@ -1,24 +1,25 @@
-"""What a client makes of the global model before it is evaluated on the client's own held-out examples.
+"""Personalization: how a client adapts the global model before it is evaluated on its own held-out examples.
 
 The protocol is the paper's App. B: data pooled, a part of every client's own data held out, accuracies averaged over
-clients. A client's own part of the model (LG-FedAvg, FedRep) is its memory and no business of this file.
+clients. The private part of a model (LG-FedAvg, FedRep) is client state and is not handled here.
 """
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 import numpy as np
 import torch
 
 from spherefed.calibration.ffc import Statistics, statistics
 from spherefed.calibration.solution import solve
+from spherefed.client.evaluation import BATCH_SIZE
+from spherefed.client.local_model import LocalModel
+from spherefed.client.training import LocalTraining, train
 from spherefed.data.examples import Augment, Examples
 from spherefed.errors import ConfigError
-from spherefed.evaluation import BATCH_SIZE
 from spherefed.losses import Loss
+from spherefed.messages import Part, part_of
 from spherefed.tensors import Tensors
-from spherefed.training import LocalTraining, train
-from spherefed.workbench import Part, Workbench, part_of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,21 +40,22 @@ class FineTune:
                 f"personalization: epochs must be at least 1 and lr positive, got {self.epochs} and {self.lr}"
             )
 
-    def apply(self, at: "Place", received: Tensors) -> None:
-        bench, head = at.bench, at.bench.classifier.head
-        tensors = part_of({**bench.params, "head.weight": head.weight}, self.part)
-        local = replace(at.local, epochs=self.epochs, head_epochs=0)
+    def apply(self, context: "PersonalizationContext", received: Tensors) -> None:
+        local_model, head = context.local_model, context.local_model.classifier.head
+        tensors = part_of({**local_model.params, "head.weight": head.weight}, self.part)
+        assert context.local is not None
+        local = replace(context.local, epochs=self.epochs, head_epochs=0)
         head.weight.requires_grad_(True)
         try:
             train(
-                bench,
-                at.examples,
-                params=tensors,
+                local_model,
+                [context.examples],
+                [context.order],
                 local=local,
-                loss=at.loss,
+                loss=context.loss,
                 lr=self.lr,
-                order=at.order,
-                augment=at.augment,
+                trained=tensors,
+                augment=context.augment,
             )
         finally:
             head.weight.requires_grad_(head.learned)
@@ -61,7 +63,7 @@ class FineTune:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LocalFfc:
-    """SphereFed, Eq. 7 on the client's own training data over the global encoder: no training at all."""
+    """SphereFed, Eq. 7 on the client's own training data, with the global encoder; nothing is trained."""
 
     kind: ClassVar[str] = "local-ffc"
     ridge: float = 0.0
@@ -70,15 +72,15 @@ class LocalFfc:
     def __post_init__(self) -> None:
         _check_not_negative("ridge", self.ridge)
 
-    def apply(self, at: "Place", received: Tensors) -> None:
-        own = at.statistics()
+    def apply(self, context: "PersonalizationContext", received: Tensors) -> None:
+        own = context.statistics()
         if own.num_examples:
-            at.set_head(own.solve(self.ridge).weight)
+            context.set_head(own.solve(self.ridge).weight)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BlendedFfc:
-    """W_k = (V_k + γV + λI)⁻¹(U_k + γU): the client's own statistics and a share γ of everybody's.
+    """W_k = (V_k + γV + λI)⁻¹(U_k + γU): the client's own statistics and a share γ of those of all clients.
 
     γ = 0 is `LocalFfc`, γ → ∞ the global FFC. The sums V and U are sent to every client and count as traffic.
     """
@@ -91,36 +93,45 @@ class BlendedFfc:
         _check_not_negative("ridge", self.ridge)
         _check_not_negative("gamma", self.gamma)
 
-    def apply(self, at: "Place", received: Tensors) -> None:
-        own, everybody = at.statistics(), Statistics.from_tensors(received)
+    def apply(self, context: "PersonalizationContext", received: Tensors) -> None:
+        own, everybody = context.statistics(), Statistics.from_tensors(received)
         gram_ll = own.gram() + self.gamma * everybody.gram()
         cross_lC = own.cross() + self.gamma * everybody.cross()
         if own.num_examples or self.gamma:
-            at.set_head(solve(gram_ll, cross_lC, self.ridge).weight)
+            noise = own.noise_floor + self.gamma * everybody.noise_floor
+            context.set_head(solve(gram_ll, cross_lC, self.ridge, noise=noise).weight)
 
 
-Personalization = FineTune | LocalFfc | BlendedFfc
+class OwnPersonalization(Protocol):
+    """A user's personalization: a frozen dataclass."""
+
+    def apply(self, context: "PersonalizationContext", received: Tensors) -> None:
+        """Change the local model of the context in place."""
+        ...
+
+
+Personalization = FineTune | LocalFfc | BlendedFfc | OwnPersonalization
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, slots=True)
-class Place:
-    """Where a model is made personal: the bench it lies on and the client's own training data."""
+class PersonalizationContext:
+    """Inputs of a personalization: the local model and the client's own training data."""
 
-    bench: Workbench
+    local_model: LocalModel
     examples: Examples
-    local: LocalTraining
+    local: LocalTraining | None
     loss: Loss
     order: np.random.Generator
     augment: Augment | None
 
     def statistics(self) -> Statistics:
-        """V_k and U_k (SphereFed, Eq. 9) of the model on the bench."""
-        batches = self.examples.in_order(BATCH_SIZE, device=self.bench.device)
-        return statistics(self.bench.classifier, batches)
+        """V_k and U_k (SphereFed, Eq. 9) of the local model."""
+        batches = self.examples.in_order(BATCH_SIZE, device=self.local_model.device)
+        return statistics(self.local_model.classifier, batches)
 
     def set_head(self, weight: torch.Tensor) -> None:
         with torch.no_grad():
-            self.bench.classifier.head.weight.copy_(weight)
+            self.local_model.classifier.head.weight.copy_(weight)
 
 
 def _check_not_negative(name: str, value: float) -> None:
