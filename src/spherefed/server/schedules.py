@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from math import cos, pi
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 from spherefed.errors import ConfigError
 
@@ -43,4 +43,12 @@ class MultiStep:
         return float(self.gamma ** (round_index // self.every))
 
 
-Schedule = Constant | Cosine | MultiStep
+class OwnSchedule(Protocol):
+    """A user's schedule: a frozen dataclass."""
+
+    def factor(self, round_index: int, rounds: int) -> float:
+        """The factor on `local.lr` in this round."""
+        ...
+
+
+Schedule = Constant | Cosine | MultiStep | OwnSchedule

@@ -1,0 +1,1 @@
+"""Work done on the server: algorithms, aggregation, validation of replies, the round loop."""

@@ -1,0 +1,181 @@
+"""The round loop, written once against the small `Fleet` protocol; engines carry messages and know no algorithm.
+
+The loop yields a record per round and takes no callbacks: progress, checkpoints and early stopping are the caller's
+`for` body.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Protocol
+
+import torch
+
+from spherefed.client.training import LocalTraining
+from spherefed.messages import LEARNED_HEAD, Failure, ModelState, Reply, Request, Traffic, Train, TrainReply
+from spherefed.rng import Purpose, stream
+from spherefed.server.aggregation import Aggregate, Aggregator, CohortAggregator
+from spherefed.server.algorithms import Algorithm
+from spherefed.server.reply_checks import Limits
+from spherefed.server.robust import Mean
+from spherefed.server.validation import Rejection, ReplyLog
+from spherefed.tensors import Tensors, add_prefix, non_finite, strip_prefix
+
+MEDIAN_NORM = "replies.median_norm"
+"""The name in the server state of the median ‖Δ_k‖₂ of the last round with examples."""
+
+
+class Fleet(Protocol):
+    """Where clients live: the only thing an engine has to provide."""
+
+    @property
+    def clients(self) -> Sequence[int]: ...
+
+    def ask(self, clients: Sequence[int], request: Request) -> Iterator[Reply | Failure]:
+        """Answers in the order asked, streaming; a failure names its client and cause."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """What the server does from the first round to the last."""
+
+    learning_rates: tuple[float, ...]
+    """The clients' learning rate in each round."""
+    cohort: int | None
+    """Clients per round; None: all of them."""
+    algorithm: Algorithm
+    seed: int
+    quorum: float = 0.0
+    """Fraction of the clients asked whose reply must count."""
+    limits: Limits = field(default_factory=Limits)
+    local: LocalTraining | None = None
+    """How clients train, which bounds the number of steps they may claim; None: not known."""
+
+    @property
+    def rounds(self) -> int:
+        return len(self.learning_rates)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """One finished round: the model it led to, the server's state, and what happened."""
+
+    index: int
+    lr: float
+    model: ModelState
+    server_state: Tensors
+    """State of the server optimizer and of the drift correction, and the median norm of the accepted updates."""
+    num_examples: int
+    loss: float
+    clients: tuple[int, ...]
+    """Clients whose reply was accepted."""
+    examples: tuple[int, ...]
+    """Examples that each of them claims."""
+    rejected: tuple[Rejection, ...]
+    traffic: Traffic
+    consistency: dict[str, float] | None = None
+    """SphereFed, Eq. 2 and 3: how far the clients' learned heads agree; None if heads are fixed or not shared."""
+
+
+def federate(
+    fleet: Fleet, model: ModelState, plan: Plan, *, start: int = 0, server_state: Tensors | None = None
+) -> Iterator[Round]:
+    """Rounds `start` to the last, each yielded when it is over.
+
+    Continuing from a yielded round's index + 1, model and server state gives the same rounds to the bit.
+    """
+    server_state = server_state or {}
+    for t in range(start, plan.rounds):
+        request = train_request(plan, t, model, server_state)
+        cohort = sample(fleet.clients, plan, t)
+        limits = plan.limits.of_training(server_state.get(MEDIAN_NORM), plan.local)
+        log = ReplyLog(TrainReply, request, cohort, limits)
+        with log.in_errors():
+            mean, model, server_state = _trained(fleet, plan.algorithm, log, model, server_state)
+            log.close(f"round {t}", plan.quorum)
+        yield Round(
+            index=t,
+            lr=request.lr,
+            model=model,
+            server_state=server_state,
+            num_examples=0 if mean is None else mean.num_examples,
+            loss=0.0 if mean is None else mean.loss,
+            clients=tuple(log.accepted),
+            examples=tuple(log.examples.values()),
+            rejected=tuple(log.rejected),
+            traffic=log.traffic,
+            consistency=None if mean is None else mean.consistency,
+        )
+
+
+def _trained(
+    fleet: Fleet, algorithm: Algorithm, log: ReplyLog[TrainReply], model: ModelState, server_state: Tensors
+) -> tuple[Aggregate | None, ModelState, Tensors]:
+    """The mean of the replies, and the model and server state that it leads to.
+
+    If they are not finite, the reply with the largest norm is rejected and the round is repeated without it; so it is
+    without replies that are far longer than the others.
+    """
+    while True:
+        aggregator = _aggregator(algorithm, model)
+        for answer in fleet.ask(log.asked, log.request):  # the clients train
+            reply = log.validate(answer)
+            if reply is not None:
+                aggregator.add(reply)
+        if log.must_repeat():
+            log.repeat()
+            continue
+        mean = aggregator.result()
+        if mean is None:  # a cohort without a single example changes nothing
+            return None, model, server_state
+        update, stepped = server_step(algorithm, mean, server_state, len(fleet.clients))
+        params = {name: p + update[name] for name, p in model.params.items()}
+        if (name := non_finite(params) or non_finite(mean.buffers) or non_finite(stepped)) is None:
+            norms = torch.tensor(median(log.norms.values()), dtype=torch.float64)
+            return mean, ModelState(params, mean.buffers, model.head), {**stepped, MEDIAN_NORM: norms}
+        log.reject_largest(f"{name!r} of the new model is not finite, and this reply has the largest norm")
+        log.repeat()
+
+
+def _aggregator(algorithm: Algorithm, model: ModelState) -> Aggregator | CohortAggregator:
+    head = model.params.get(LEARNED_HEAD)
+    if not isinstance(algorithm.aggregation, Mean):
+        return CohortAggregator(algorithm.aggregation, head)
+    return Aggregator(normalize_steps=algorithm.normalize_steps, weigh=algorithm.weigh, head=head)
+
+
+def train_request(plan: Plan, t: int, model: ModelState, server_state: Tensors) -> Train:
+    """What the server asks of clients in round t, given the model and the server state of the round before."""
+    correction = plan.algorithm.correction
+    extra = {} if correction is None else correction.broadcast(model, strip_prefix("correction", server_state))
+    return Train(t, model, plan.learning_rates[t], extra)
+
+
+def sample(clients: Sequence[int], plan: Plan, t: int) -> Sequence[int]:
+    """A uniform random cohort in ascending order; the cost does not grow with idle clients."""
+    if plan.cohort is None or plan.cohort >= len(clients):
+        return clients
+    rng = stream(plan.seed, Purpose.COHORT, t)
+    chosen = rng.choice(len(clients), size=plan.cohort, replace=False, shuffle=False)
+    return [clients[position] for position in sorted(chosen.tolist())]
+
+
+def server_step(
+    algorithm: Algorithm, mean: Aggregate, server_state: Tensors, num_clients: int
+) -> tuple[Tensors, Tensors]:
+    """The update of the parameters, and the new server state.
+
+    Without a correction the state is the optimizer's own; with one, names are prefixed by "optimizer" and "correction".
+    """
+    if algorithm.correction is None:
+        return algorithm.server.step(mean.delta, {n: t for n, t in server_state.items() if n != MEDIAN_NORM})
+    update, optimizer_state = algorithm.server.step(mean.delta, strip_prefix("optimizer", server_state))
+    update, correction_state = algorithm.correction.server_step(
+        update,
+        mean.delta,
+        mean.extra,
+        strip_prefix("correction", server_state),
+        participation=mean.num_averaged / num_clients,
+    )
+    return update, add_prefix("optimizer", optimizer_state) | add_prefix("correction", correction_state)

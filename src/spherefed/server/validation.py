@@ -1,0 +1,196 @@
+"""Which replies count. Every rejected reply is recorded with its client and cause.
+
+The same checks serve every engine: a reply from a process on this machine is trusted no more than a remote one. They
+are total: any object is either a reply that counts or a recorded rejection, never an exception.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from math import ceil, hypot
+from statistics import median
+from typing import Any, Generic, TypeVar, cast, get_args
+
+from spherefed.errors import FederationError, SpherefedError
+from spherefed.messages import EvaluateReply, MeasureReply, ReestimateReply, Reply, Request, Traffic, TrainReply
+from spherefed.server.reply_checks import Checked, ReplyLimits, check_reply
+
+R = TypeVar("R", TrainReply, MeasureReply, ReestimateReply, EvaluateReply)
+
+MAX_SHOWN = 5
+"""Number of rejections that an error message names."""
+MAX_CAUSE = 1000
+"""Bytes of a cause that are kept."""
+DIVERGED = ("loss is nan", "loss is inf", "is not finite", "update norm")
+"""Parts of the causes that a training with too large a learning rate leads to."""
+UNKNOWN_CLIENT = -1
+"""Recorded for an answer that does not say whose it is."""
+
+
+def min_replies(quorum: float, num_asked: int) -> int:
+    """How many replies are enough; 0.28 of 25 is 7, whatever the float product is.
+
+    >>> min_replies(0.28, 25), min_replies(0.5, 3), min_replies(0.0, 4)
+    (7, 2, 0)
+    """
+    return ceil(quorum * num_asked - 1e-9)
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """One line of `rejections.jsonl`. The cause may come from a client, so it is cut to 1 kB of valid text."""
+
+    round: int
+    client: int
+    cause: str
+
+    def __post_init__(self) -> None:
+        text = str(self.cause)[:MAX_CAUSE].encode("utf-8", "replace")[:MAX_CAUSE].decode("utf-8", "ignore")
+        object.__setattr__(self, "cause", text)
+
+
+class ReplyLog(Generic[R]):
+    """The answers to one request: which of them count, which were rejected and why, and the bytes of all of them."""
+
+    def __init__(
+        self, kind: type[R], request: Request, asked: Sequence[int], limits: ReplyLimits | None = None
+    ) -> None:
+        self.accepted: list[int] = []
+        """Clients whose reply counts."""
+        self.examples: dict[int, int] = {}
+        """Examples that each of them claims."""
+        self.norms: dict[int, float] = {}
+        """‖Δ_k‖₂ of each of them that has examples, for training."""
+        self.rejected: list[Rejection] = []
+        self.traffic = Traffic()
+        self.request, self.limits = request, limits or ReplyLimits()
+        self._kind: type[Reply] = kind
+        self._lengths: dict[int, Mapping[str, float]] = {}
+        """Norms of delta, buffers and extra of each accepted reply to a training request."""
+        self._too_long: set[int] = set()
+        """Clients that were rejected in comparison with the round before only."""
+        self.asked = asked
+        """Clients to ask now, in this order."""
+        self._waiting, self._wrong_round, self._all = set(asked), set[int](), set(asked)
+        self.traffic.sent(asked, request)
+
+    def validate(self, answer: object) -> R | None:
+        """The reply if it counts; otherwise None, and the cause is recorded."""
+        client = _whole(answer, "client", UNKNOWN_CLIENT)
+        try:
+            checked = check_reply(answer, self._kind, self.request, self.limits)
+        except Exception as error:  # an answer may be any object, and nothing it does may end the run
+            checked = Checked(f"cannot be checked: {_described(error)}")
+        cause = checked.fault
+        if client not in self._waiting:
+            cause = "was not asked" if client not in self._all else "answered twice"
+        is_reply = type(answer) in get_args(Reply)  # isinstance would ask the object itself
+        if is_reply and _whole(answer, "round", self.request.round) != self.request.round:
+            self._wrong_round.add(client)  # an answer to another round: the right one may still come
+        else:
+            self._waiting.discard(client)
+        if is_reply and client != UNKNOWN_CLIENT:
+            self.traffic.received(client, cast(Reply, answer))
+        if cause is not None:
+            if checked.too_long and cause is checked.fault:
+                self._too_long.add(client)
+            self.rejected.append(Rejection(self.request.round, client, cause))
+            return None
+        reply = cast(R, answer)
+        self.accepted.append(client)
+        self.examples[client] = reply.num_examples
+        if checked.norms and reply.num_examples:
+            self.norms[client], self._lengths[client] = checked.norms["delta"], checked.norms
+        return reply
+
+    def reject(self, client: int, cause: str) -> None:
+        """Reject a reply that was accepted before."""
+        self.accepted.remove(client)
+        for known in (self.examples, self.norms, self._lengths):
+            cast(dict[int, Any], known).pop(client, None)
+        self.rejected.append(Rejection(self.request.round, client, cause))
+
+    def reject_largest(self, cause: str) -> None:
+        """Reject the accepted reply with the largest norm of all its tensors."""
+        self.reject(max(self._lengths, key=lambda client: hypot(*self._lengths[client].values())), cause)
+
+    def must_repeat(self) -> bool:
+        """Whether the round has to be repeated, without replies that are far longer than the median of this round.
+
+        With them the model would stay finite, but training could not go on from it. If most replies are only too long
+        in comparison with the round before, that comparison is wrong and not the clients: then it is left out.
+        """
+        if len(self._too_long) > len(self.accepted):
+            self.limits = replace(self.limits, max_norm=self.limits.max_absolute_norm)
+            self.rejected = [line for line in self.rejected if line.client not in self._too_long]
+            self.accepted = [client for client in self.asked if client in {*self.accepted, *self._too_long}]
+            return True
+        outliers: dict[int, str] = {}
+        for what in ("delta", "extra"):
+            lengths = {client: norms.get(what, 0.0) for client, norms in self._lengths.items()}
+            limit = self.limits.max_ratio * (median(lengths.values()) if lengths else 0.0)
+            fault = f"of its {what} is above the limit {limit:.4g} by this round's median"
+            outliers |= {c: f"norm {length:.4g} {fault}" for c, length in lengths.items() if 0 < limit < length}
+        for client, cause in outliers.items():
+            self.reject(client, cause)
+        return bool(outliers)
+
+    def repeat(self) -> None:
+        """Ask the accepted clients again, and only them: a client answers a repeated request alike."""
+        self._record_missing()
+        self.asked, self._waiting, self._wrong_round = self.accepted, set(self.accepted), set()
+        self.traffic.sent(self.asked, self.request)
+        self.accepted, self.examples, self.norms, self._lengths, self._too_long = [], {}, {}, {}, set()
+
+    def close(self, what: str, quorum: float = 0.0) -> None:
+        """Record missing answers; raise a FederationError if too few replies count."""
+        self._record_missing()
+        if not self.rejected:
+            return
+        causes = "; ".join(f"client {line.client}: {line.cause}" for line in self.rejected[:MAX_SHOWN])
+        if len(self.rejected) > MAX_SHOWN:
+            causes += f"; and {len(self.rejected) - MAX_SHOWN} more"
+        if not self.accepted:
+            raise FederationError(f"{what}: no client gave a usable reply; {causes}{self._advice()}")
+        if len(self.accepted) < (least := min_replies(quorum, len(self._all))):
+            raise FederationError(
+                f"{what}: {len(self.accepted)} of {len(self._all)} clients gave a usable reply, quorum {quorum:g} "
+                f"needs {least}; {causes}; --resume repeats this"
+            )
+
+    def _advice(self) -> str:
+        """What to do if every client's training diverged."""
+        lr = getattr(self.request, "lr", None)
+        if lr is None or not all(any(sign in line.cause for sign in DIVERGED) for line in self.rejected):
+            return ""
+        return f"; the training diverged at every client: lower local.lr, whose value in this round is {lr:g}"
+
+    @contextmanager
+    def in_errors(self) -> Iterator[None]:
+        """An error that ends the block carries the rejections, so that they can be recorded."""
+        try:
+            yield
+        except SpherefedError as error:
+            error.rejected = self.rejected
+            raise
+
+    def _record_missing(self) -> None:
+        missing = sorted(self._waiting - self._wrong_round)
+        self.rejected.extend(Rejection(self.request.round, client, "did not answer") for client in missing)
+        self._waiting = set()
+
+
+def _whole(answer: object, name: str, default: int) -> int:
+    """A whole number among the attributes of any object."""
+    try:
+        value = getattr(answer, name, default)
+    except Exception:  # a property of a foreign class
+        return default
+    return value if type(value) is int else default
+
+
+def _described(error: Exception) -> str:
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:
+        return type(error).__name__
