@@ -4,28 +4,32 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
+from torch import nn
 
-from spherefed.calibration import Context
-from spherefed.client import Client, Duties
+from spherefed.acceleration.passes import check_bfloat16, check_compiler
+from spherefed.acceleration.stacked_model import suggested_stack
+from spherefed.calibration import Context, FfcGcv
+from spherefed.client.handle import ClientConfig, Clients
+from spherefed.client.local_model import LocalModel
 from spherefed.data import sources
+from spherefed.data.columns import ByColumn
 from spherefed.data.examples import Examples
-from spherefed.data.partition import Partition, hold_out, partition
+from spherefed.data.locations import data_root as root_of
+from spherefed.data.partition import Partition, hold_out, partition, partition_of
 from spherefed.data.sources import Dataset
 from spherefed.errors import ConfigError, ModelError
-from spherefed.evaluation import Counts, count
 from spherefed.experiment import SITES, Experiment
-from spherefed.federation import Plan
 from spherefed.messages import ModelState
+from spherefed.nn.cached_encoder import feature_dataset, without_encoder
 from spherefed.nn.classifier import Classifier
-from spherefed.nn.encoders import has_batch_statistics
-from spherefed.nn.layers import likes_channels_last
-from spherefed.nn.passes import check_bfloat16, check_compiler
+from spherefed.nn.encoders import InMemoryEncoder, has_batch_norm
+from spherefed.nn.frozen import Frozen, frozen_tensors
+from spherefed.nn.heads import RidgeStart
+from spherefed.nn.layers import prefers_channels_last
 from spherefed.rng import Purpose, stream, torch_stream
-from spherefed.stacking import Stack, suggested
-from spherefed.tensors import one_thread
-from spherefed.workbench import Workbench
-
-NOTHING = np.zeros(0, dtype=np.int64)
+from spherefed.schema import kind_of, to_plain
+from spherefed.server.federation import Plan
+from spherefed.tensors import Tensors, digest, one_thread
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -33,16 +37,18 @@ class Assembly:
     """What one process needs to be a server, a client, or both."""
 
     experiment: Experiment
+    """With `stack` resolved to a number."""
     dataset: Dataset
-    """With the validation part, if any, in the place of the test set."""
+    """With the validation part, if any, as the test set."""
     partition: Partition
-    bench: Workbench
-    duties: Duties = field(init=False)
-    _nothing: Examples = field(init=False)
+    local_model: LocalModel
+    features: Dataset | None = None
+    """Cached features in place of the inputs, if the encoder is frozen; the local model then begins after it."""
+    config: ClientConfig = field(init=False)
 
     def __post_init__(self) -> None:
         experiment = self.experiment
-        duties = Duties(
+        config = ClientConfig(
             seed=experiment.seed,
             local=experiment.local,
             loss=experiment.loss,
@@ -50,134 +56,211 @@ class Assembly:
             correction=experiment.algorithm.correction,
             personalization=experiment.personalization,
             calibration=experiment.calibration,
+            start=FfcGcv() if isinstance(experiment.model.head, RidgeStart) else None,
             min_samples=experiment.min_samples,
-            augment=self.dataset.augment,
+            held_out=experiment.data.held_out,
+            # Tuning on pooled data: a part of the clients' training examples replaces their held-out ones.
+            validation=experiment.data.validation if experiment.data.pooled else 0.0,
+            # A frozen encoder sees every example as it is stored, with and without a cache.
+            augment=None if experiment.model.frozen else self.dataset.augment,
         )
-        object.__setattr__(self, "duties", duties)
-        object.__setattr__(self, "_nothing", self.dataset.train.take(NOTHING))
+        object.__setattr__(self, "config", config)
 
-    def client(self, number: int) -> Client:
-        """Client k, made when it is needed: an idle one costs only its indices."""
-        mine = self.dataset.train.take(self.partition.parts[number])
-        examples, held_out = self._divided(mine, number) if self.experiment.data.held_out else (mine, self._nothing)
-        return Client(
-            id=number,
-            examples=examples,
-            held_out=held_out,
-            bench=self.bench,
-            duties=self.duties,
-        )
+    @property
+    def clients(self) -> Clients:
+        """The clients of this process; an idle one costs only its indices."""
+        return Clients(self.config, self.local_model, (self.features or self.dataset).train, self.partition.parts)
 
-    def _divided(self, mine: Examples, number: int) -> tuple[Examples, Examples]:
-        """What client k trains on, and what it holds out."""
-        data = self.experiment.data
-        held = stream(self.experiment.seed, Purpose.HOLDOUT, number)
-        kept, held_out = hold_out(len(mine), data.held_out, held)
-        if data.pooled and data.validation:  # tuning: what is held out stays out of sight
-            again, validation = hold_out(len(kept), data.validation, held)
-            kept, held_out = kept[again], kept[validation]
-        return mine if len(kept) == len(mine) else mine.take(kept), mine.take(held_out)
-
-    def stack(self) -> Stack | None:
-        """Where clients train together, if the experiment wants them to."""
-        return Stack(self.bench, self.experiment.stack) if self.experiment.stack else None
+    @property
+    def test(self) -> Examples:
+        """The test set as the local model reads it."""
+        return (self.features or self.dataset).test
 
     def initial(self) -> ModelState:
-        """The model before round 0; call it before the bench has been worked on."""
-        return self.bench.read()
-
-    def evaluate(self, model: ModelState) -> Counts:
-        """Right answers on the test set, which only the server has."""
-        with one_thread():
-            self.bench.lay(model)
-            self.bench.set_training(False)
-            return count(self.bench.classifier, self.dataset.test, self.bench.device)
+        """The model before round 0; call it before the local model has been trained on."""
+        return self.local_model.state()
 
     def context(self, model: ModelState, round_index: int) -> Context:
         """What the server knows when it calibrates this model."""
-        return Context(head=self.bench.head_of(model), seed=self.experiment.seed, round=round_index)
-
-    def global_accuracy(self, model: ModelState) -> float | None:
-        """Accuracy on the test set; None where there is no test set (pooled) or no whole model (a part is private)."""
-        if not len(self.dataset.test) or self.bench.private:
-            return None
-        return self.evaluate(model).accuracy
+        return Context(head=self.local_model.head_of(model), seed=self.experiment.seed, round=round_index)
 
     def plan(self) -> Plan:
         e = self.experiment
+        factors = [e.schedule.factor(t, e.rounds) for t in range(e.rounds)]
         return Plan(
-            rounds=e.rounds,
-            lr=e.local.lr,
-            schedule=e.schedule,
+            learning_rates=() if e.local is None else tuple(e.local.lr * factor for factor in factors),
             cohort=e.cohort,
             algorithm=e.algorithm,
             seed=e.seed,
             quorum=e.quorum,
+            limits=e.limits,
+            local=e.local,
         )
 
 
-def assemble(experiment: Experiment, *, device: str = "cpu", data_root: str | None = None) -> Assembly:
+@dataclass(frozen=True, eq=False, kw_only=True, slots=True)
+class InMemory:
+    """What a caller passes as objects, where an experiment usually names it."""
+
+    dataset: Dataset | None = None
+    partition: Partition | None = None
+    """One part per client, if the data are those of natural clients."""
+    encoder: nn.Module | None = None
+
+
+def assemble(
+    experiment: Experiment, *, device: str = "cpu", data_root: str | None = None, in_memory: InMemory | None = None
+) -> Assembly:
     """Load, split, partition, build; everything random follows the experiment's seed."""
     check_can_train(experiment, device)
-    data = load_data(experiment, data_root)
-    parts = split_data(experiment, data)
-    bench = build_bench(experiment, data.input_shape, data.num_classes, device)
+    given = in_memory or InMemory()
+    data = load_data(experiment, data_root, given.dataset)
+    parts = given.partition
+    if parts is None:
+        parts = split_data(experiment, data)
+    elif wanted := [name for name in ("examples", "validation", "pooled") if getattr(experiment.data, name)]:
+        raise ConfigError(f"data.{wanted[0]} does not go with one data set per client (clients=)")
+    return build_parts(experiment, data, parts, device=device, data_root=data_root, encoder=given.encoder)
+
+
+def build_parts(
+    experiment: Experiment,
+    data: Dataset,
+    parts: Partition,
+    *,
+    device: str = "cpu",
+    data_root: str | None = None,
+    derived_state: Tensors | None = None,
+    encoder: nn.Module | None = None,
+) -> Assembly:
+    """The parts of a process that has its data and partition: every engine and every site builds them here.
+
+    `derived_state` is what the server derived from the seed, if this process is not to derive it itself. `encoder` is
+    the module of an experiment whose encoder was passed in memory.
+    """
+    classifier = build_classifier(
+        experiment, data.input_shape, data.num_classes, device, dtype=data.input_dtype, encoder=encoder
+    )
     if experiment.stack is None:
         cohort = experiment.cohort or experiment.partition.clients
-        experiment = replace(experiment, stack=0 if experiment.against_stacking else suggested(bench, cohort))
-    return Assembly(experiment, data, parts, bench)
+        stack = 0 if experiment.stacking_blocker else suggested_stack(classifier, cohort)
+        experiment = replace(experiment, stack=stack)
+    features = frozen_digest = None
+    if experiment.model.frozen and not data.remote:
+        frozen_digest = digest(frozen_tensors(classifier))
+        whole = classifier.encoder
+        features = feature_dataset(whole, to_plain(experiment.model.encoder), data, root_of(data_root))
+        if features is not None:
+            classifier.encoder = without_encoder(whole)
+    local_model = build_local_model(experiment, classifier, frozen_digest=frozen_digest)
+    if derived_state is not None:
+        local_model.load_derived(derived_state)
+    return Assembly(experiment, data, parts, local_model, features)
 
 
 def check_can_train(experiment: Experiment, device: str = "cpu") -> None:
-    """Whether this machine has what the experiment trains with: for every process that is going to."""
+    """Reject an experiment that this machine cannot train; every process that trains calls this."""
     if experiment.precision == "bf16" and device == "cpu":
         check_bfloat16()
     if experiment.compile:
         check_compiler()
 
 
-def build_bench(
-    experiment: Experiment, input_shape: tuple[int, ...], num_classes: int, device: str = "cpu"
-) -> Workbench:
-    """The initial model on a bench that knows what is shared."""
-    policy = experiment.model.batch_statistics
-    bench = Workbench(
-        build_classifier(experiment, input_shape, num_classes, device),
+def build_local_model(
+    experiment: Experiment, classifier: Classifier, *, frozen_digest: str | None = None
+) -> LocalModel:
+    """The initial model, and which part of it is shared and how it is trained."""
+    policy, local = experiment.model.batch_statistics, experiment.local
+    local_model = LocalModel(
+        classifier,
         experiment.algorithm.share,
         local_statistics=policy == "local",
-        compile_for=experiment.local.batch_size if experiment.compile else None,
+        compile_for=local.batch_size if local is not None and experiment.compile else None,
         precision=experiment.precision,
+        # More than the cohort are never asked, and each place of a stack takes the memory of a model.
+        stack=min(experiment.stack or 0, experiment.cohort or experiment.partition.clients),
+        frozen_digest=frozen_digest,
     )
-    if policy != "average" and not has_batch_statistics(bench.classifier):
+    if policy != "average" and not has_batch_norm(local_model.classifier):
         raise ConfigError(
             f"model.batch_statistics = {policy!r} needs an encoder with BatchNorm, "
-            f"got {experiment.model.encoder.kind!r} without; set model.encoder.norm=batch where it has that field"
+            f"got {kind_of(experiment.model.encoder)!r} without; set model.encoder.norm=batch where it has that field"
         )
-    if experiment.local.batch_size < bench.smallest_batch:
+    if local is not None and local.batch_size < local_model.smallest_batch:
         raise ConfigError(
-            f"encoder {experiment.model.encoder.kind!r} has BatchNorm, so local.batch_size must be at least "
-            f"{bench.smallest_batch}, got {experiment.local.batch_size}; raise it or use norm = 'group'"
+            f"encoder {kind_of(experiment.model.encoder)!r} has BatchNorm, so local.batch_size must be at least "
+            f"{local_model.smallest_batch}, got {local.batch_size}; raise it or use norm = 'group'"
         )
-    return bench
+    return local_model
 
 
 def build_classifier(
-    experiment: Experiment, input_shape: tuple[int, ...], num_classes: int, device: str = "cpu"
+    experiment: Experiment,
+    input_shape: tuple[int, ...],
+    num_classes: int,
+    device: str = "cpu",
+    *,
+    dtype: str = "float32",
+    encoder: nn.Module | None = None,
 ) -> Classifier:
     """Encoder and head as the experiment says, initialised from its seed on the CPU, then moved to the device."""
     model = experiment.model
     with torch_stream(experiment.seed, Purpose.ENCODER), one_thread():
-        encoder = model.encoder.build(input_shape)
+        built = _build_encoder(experiment, input_shape, encoder)
         try:
             with torch.no_grad():
-                features = encoder.eval()(torch.zeros(1, *input_shape))
-        except RuntimeError as error:
-            raise ModelError(f"encoder {model.encoder.kind!r} cannot read inputs of {input_shape}: {error}") from error
+                features = built.eval()(torch.zeros(1, *input_shape, dtype=getattr(torch, dtype)))
+        except (RuntimeError, TypeError, ValueError, IndexError) as error:
+            raise ModelError(
+                f"encoder {kind_of(model.encoder)!r} cannot read inputs of {input_shape}, {dtype}: "
+                f"{_first_line(error)}; it must accept a batch of them and return one row of features for each"
+            ) from error
+    _check_features(features, kind_of(model.encoder))
     head = model.head.build(num_classes, features.shape[1], experiment.seed)
-    classifier = Classifier(encoder, head, num_classes=num_classes, normalize=model.normalize)
-    if experiment.compile or likes_channels_last(encoder):  # compiled convolutions give gradients laid out like that
+    classifier = Classifier(built, head, num_classes=num_classes, normalize=model.normalize)
+    if experiment.compile or prefers_channels_last(built):  # compiled convolutions give gradients laid out like that
         classifier.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return on_device(classifier, device)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
+
+
+def _build_encoder(experiment: Experiment, input_shape: tuple[int, ...], given: nn.Module | None) -> nn.Module:
+    """The encoder that the experiment names, frozen and with its feature map and its adapter if it says so."""
+    model, encoder = experiment.model, _new_encoder(experiment, input_shape, given)
+    if not model.frozen:
+        return encoder
+    frozen = Frozen(encoder)
+    if model.feature_map is None and model.adapter is None:
+        return frozen
+    parts = nn.Sequential(frozen)
+    dim = frozen(torch.zeros(1, *input_shape)).shape[1]
+    if model.feature_map is not None:
+        parts.append(model.feature_map.build(dim, experiment.seed))
+        dim = model.feature_map.dim
+    if model.adapter is not None:
+        parts.append(model.adapter.build((dim,)))
+    return parts
+
+
+def _new_encoder(experiment: Experiment, input_shape: tuple[int, ...], given: nn.Module | None) -> nn.Module:
+    """The encoder that the experiment names, or a copy of the one that it was given."""
+    encoder = experiment.model.encoder
+    if given is None:
+        return encoder.build(input_shape)
+    if not isinstance(encoder, InMemoryEncoder):
+        raise ConfigError(f"encoder= was given, but the experiment names the encoder {kind_of(encoder)!r}")
+    return encoder.copy(given)
+
+
+def _check_features(features: object, kind: str) -> None:
+    if not isinstance(features, torch.Tensor) or features.ndim != 2:
+        shape = tuple(features.shape) if isinstance(features, torch.Tensor) else f"a {type(features).__name__}"
+        raise ModelError(
+            f"encoder {kind!r} must return one row of features per input, (1, l) for one; got {shape}; flatten them"
+        )
 
 
 def on_device(classifier: Classifier, device: str) -> Classifier:
@@ -191,22 +274,25 @@ def on_device(classifier: Classifier, device: str) -> Classifier:
 
 
 def split_data(experiment: Experiment, data: Dataset) -> Partition:
-    """Who gets which of the training examples."""
+    """The partition of the training examples."""
+    if isinstance(experiment.partition, ByColumn):
+        rows = np.arange(len(data.train)) if data.train.indices is None else data.train.indices.numpy()
+        parts = experiment.partition.split_column(data.columns, rows)
+        return partition_of(parts, data.train.all_labels().numpy(), data.num_classes)
     rng = stream(experiment.seed, Purpose.PARTITION)
     return partition(experiment.partition, data.train.all_labels().numpy(), data.num_classes, rng)
 
 
-def load_data(experiment: Experiment, data_root: str | None) -> Dataset:
-    """The data set as the experiment uses it: on a subset, and with the validation part in the test set's place."""
+def load_data(experiment: Experiment, data_root: str | None, given: Dataset | None = None) -> Dataset:
+    """The data set as the experiment uses it: on a subset, and with the validation part instead of the test set."""
     wanted = experiment.data
     if wanted.name == SITES:
         raise ConfigError(f"data.name = {SITES!r}: only the sites have these data; use `spherefed deploy run`")
-    data = wanted.convention.applied(sources.load(wanted.name, data_root))
+    if given is not None and given.name != wanted.name:
+        raise ConfigError(f"the experiment is about the data {wanted.name!r}, but {given.name!r} were passed")
+    data = experiment.shared_format.apply_to(given or load_named(experiment, wanted.name, data_root))
     if wanted.examples is not None:
-        if wanted.examples > len(data.train):
-            raise ConfigError(f"data.examples is {wanted.examples}, {data.name} has {len(data.train)} for training")
-        chosen = stream(0, Purpose.SUBSET).permutation(len(data.train))[: wanted.examples]
-        data = replace(data, train=data.train.take(np.sort(chosen)))
+        data = _subset(data, wanted.examples, pooled=wanted.pooled)
     if wanted.pooled:
         return pooled(data)
     if wanted.validation:
@@ -220,12 +306,39 @@ def load_data(experiment: Experiment, data_root: str | None) -> Dataset:
     return data
 
 
+def _subset(data: Dataset, size: int, *, pooled: bool) -> Dataset:
+    """So many of the training examples; if test examples are pooled with them, so many of both together."""
+    num_train = len(data.train)
+    available = num_train + (len(data.test) if pooled else 0)
+    if size > available:
+        raise ConfigError(
+            f"data.examples is {size}, {data.name} has {available} for training; lower it or leave it out"
+        )
+    chosen = np.sort(stream(0, Purpose.SUBSET).permutation(available)[:size])
+    train = data.train.take(chosen[chosen < num_train])
+    return replace(
+        data, train=train, test=data.test.take(chosen[chosen >= num_train] - num_train) if pooled else data.test
+    )
+
+
+def load_named(experiment: Experiment, name: str, data_root: str | None) -> Dataset:
+    """A data set by name, read as the experiment says."""
+    partition = experiment.partition
+    return sources.load(
+        name,
+        data_root,
+        resize=experiment.data.resize,
+        label_column=experiment.data.label_column,
+        client_column=partition.column if isinstance(partition, ByColumn) else None,
+    )
+
+
 def pooled(data: Dataset) -> Dataset:
-    """Training and test examples as one set that clients share (App. B); nothing is left for the server."""
+    """Training and test examples as one set for the clients (App. B); the server has no test set then."""
     parts = (data.train, data.test)
     train = Examples(
         torch.cat([part.inputs if part.indices is None else part.inputs[part.indices] for part in parts]),
         torch.cat([part.all_labels() for part in parts]),
         data.train.prepare,
     )
-    return replace(data, train=train, test=train.take(torch.zeros(0, dtype=torch.int64)))
+    return replace(data, train=train, test=train.take(torch.zeros(0, dtype=torch.int64)), columns={})

@@ -1,0 +1,237 @@
+"""The values that make up an experiment."""
+
+import hashlib
+import json
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from spherefed.acceleration.passes import Precision
+from spherefed.calibration import Calibration
+from spherefed.client.batch_statistics import BatchStatistics
+from spherefed.client.personalization import Personalization
+from spherefed.client.training import LocalTraining
+from spherefed.data.partition import Dirichlet, Partitioner
+from spherefed.data.shared_format import SharedFormat
+from spherefed.data.sources import is_own_source
+from spherefed.errors import ConfigError
+from spherefed.experiment.checks import check_experiment
+from spherefed.losses import CrossEntropy, Loss, has_per_example
+from spherefed.nn.encoders import Encoder, Mlp
+from spherefed.nn.feature_maps import FeatureMap
+from spherefed.nn.heads import Head, Learned
+from spherefed.schema import kind_of, own_components, without_defaults
+from spherefed.server.algorithms import Algorithm
+from spherefed.server.reply_checks import Limits
+from spherefed.server.schedules import Cosine, Schedule
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Data:
+    """The data set, and which examples are set aside before the partition."""
+
+    name: str = "digits"
+    """A data set by name, `folder:PATH`, `arrays:FILE.npz`, `table:FILE.csv` (or `.parquet`), or a function of your
+    own, `package.module:Name`; `sites`: only the sites have data."""
+    examples: int | None = None
+    """Number of training examples to use, the same ones for every seed; none: all of them. With `pooled`, number of
+    training and test examples together."""
+    resize: int | None = None
+    """Height and width in pixels to which images are reduced, each pixel the mean over its area; none: as stored."""
+    label_column: str | None = None
+    """Column of the labels in a table; none: `label`, `labels`, `target` or `y`."""
+    validation: float = 0.0
+    """Fraction of the training examples that replaces the test set. For tuning, never for results."""
+    pooled: bool = False
+    """Partition training and test examples as one set (personalised protocol, App. B); the test is on `held_out`."""
+    held_out: float = 0.0
+    """Fraction of each client's own examples that is not trained on, but used for the local evaluation."""
+    classes: tuple[str, ...] = ()
+    """All class names, in the order of labels, for sites of which none has every class; empty: as in the files."""
+    mean: tuple[float, ...] = ()
+    """Mean per channel of pixels between 0 and 1, if sites have to share one normalisation; empty: that of the data."""
+    std: tuple[float, ...] = ()
+    """Standard deviation per channel, likewise."""
+
+    def __post_init__(self) -> None:
+        if len(set(self.classes)) < len(self.classes) or len(self.classes) == 1:
+            raise ConfigError(f"data.classes must be at least two different names, got {list(self.classes)}")
+        if len(self.mean) != len(self.std) or not all(deviation > 0 for deviation in self.std):
+            raise ConfigError(
+                f"data.mean and data.std need one number per channel each, every std above 0; "
+                f"got {list(self.mean)} and {list(self.std)}"
+            )
+        for name in ("examples", "resize"):
+            if (number := getattr(self, name)) is not None and number < 1:
+                raise ConfigError(f"data.{name} must be at least 1, got {number}")
+        for name in ("validation", "held_out"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ConfigError(f"data.{name} must be in [0, 1), got {getattr(self, name)}")
+        if self.pooled and not self.held_out:
+            raise ConfigError("data.pooled leaves no test set, so data.held_out must be above 0; the paper's is 0.15")
+
+    @property
+    def shared_format(self) -> SharedFormat:
+        """Class names and normalisation that all sites use."""
+        return SharedFormat(classes=self.classes, mean=self.mean, std=self.std)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Model:
+    """Encoder, head, and whether features are scaled to unit norm: three independent choices."""
+
+    encoder: Encoder = field(default_factory=Mlp)
+    frozen: bool = False
+    """Never train the encoder: it stays in eval mode, and its tensors are neither sent nor averaged. Every process
+    derives it from the seed or loads its pretrained weights, and their digests are compared before a run."""
+    feature_map: FeatureMap | None = None
+    """Random features between a frozen encoder and the head; none: the head reads the encoder's features."""
+    adapter: Encoder | None = None
+    """Trainable layers between a frozen encoder (and its feature map) and the head, for example `mlp`; none: only the
+    head is trained or computed."""
+    head: Head = field(default_factory=Learned)
+    normalize: bool = False
+    batch_statistics: BatchStatistics = "average"
+    """How BatchNorm's running statistics are treated: averaged over clients, kept local, or re-estimated after training
+    (`client/batch_statistics.py`)."""
+
+    def __post_init__(self) -> None:
+        if self.frozen and self.batch_statistics != "average":
+            raise ConfigError(
+                f"model.batch_statistics = {self.batch_statistics!r} would change an encoder that model.frozen = true "
+                "keeps as it is"
+            )
+        if self.feature_map is not None and not self.frozen:
+            raise ConfigError(
+                f"model.feature_map {self.feature_map.kind!r} gives the encoder no gradient: set model.frozen = true"
+            )
+        if self.adapter is not None and not self.frozen:
+            raise ConfigError(
+                f"model.adapter {kind_of(self.adapter)!r} is trained on a frozen encoder: set model.frozen = true"
+            )
+
+    @property
+    def trains_head_only(self) -> bool:
+        """Whether nothing before the head is trained."""
+        return self.frozen and self.adapter is None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Experiment:
+    """Everything a result depends on."""
+
+    name: str
+    rounds: int
+    """Rounds of training; 0, with a frozen encoder: the head is computed from one upload of every client."""
+    local: LocalTraining | None = None
+    """What a client does in one round; required unless rounds = 0."""
+    seed: int = 0
+    data: Data = field(default_factory=Data)
+    partition: Partitioner = field(default_factory=Dirichlet)
+    model: Model = field(default_factory=Model)
+    loss: Loss = field(default_factory=CrossEntropy)
+    algorithm: Algorithm = field(default_factory=Algorithm)
+    schedule: Schedule = field(default_factory=Cosine)
+    calibration: Calibration | None = None
+    """Computes a new head after training."""
+    calibrate_every: int | None = None
+    """Rounds between calibrations during training (App. C.2), each of which replaces the head for the
+    following rounds; none: only at the end."""
+    personalization: Personalization | None = None
+    """How each client adapts the trained model before it is evaluated on the client's own held-out examples."""
+    cohort: int | None = None
+    """Number of clients per round, drawn at random in each round; none: all of them."""
+    min_samples: int = 2
+    """Fewest examples for which a client sends calibration statistics; those of fewer would reveal the examples."""
+    evaluate_every: int = 1
+    """Rounds between evaluations on the test set; the last round is always evaluated."""
+    stack: int | None = None
+    """Number of clients that train as one computation: faster for tiny models, equal results up to rounding. 0: one by
+    one; none: chosen by model and cohort (`suggested_stack`), and the run stores the number."""
+    compile: bool = False
+    """Train with torch.compile: can be faster for large models, equal up to rounding; needs a C++ compiler."""
+    precision: Precision = "fp32"
+    """Precision of products and convolutions in training. bf16: weights stay float32; faster only on processors with
+    bfloat16 instructions."""
+    deadline: float | None = None
+    """Seconds after which a client in another process or on another machine is not waited for any longer; a local
+    worker process is then killed. none: no limit."""
+    quorum: float = 0.0
+    """Fraction of the asked clients that must give a usable reply. With fewer, the run ends and can be resumed."""
+    limits: Limits = field(default_factory=Limits)
+    """Largest norm of an update and largest number of examples of a reply; a reply above them is rejected."""
+
+    def __post_init__(self) -> None:
+        check_experiment(self)
+
+    @property
+    def shared_format(self) -> SharedFormat:
+        """Class names and normalisation of the inputs; a pretrained encoder has its own normalisation."""
+        mean, std = getattr(self.model.encoder, "mean", ()), getattr(self.model.encoder, "std", ())
+        if not mean and not std:
+            return self.data.shared_format
+        if self.data.mean:
+            kind = kind_of(self.model.encoder)
+            raise ConfigError(f"data.mean and data.std belong to encoder {kind!r}: leave them out")
+        if not std or len(mean) != len(std) or not all(deviation > 0 for deviation in std):
+            raise ConfigError(
+                f"model.encoder.mean and model.encoder.std need one number per channel each, every std above 0; "
+                f"got {list(mean)} and {list(std)}"
+            )
+        owner = f"encoder {kind_of(self.model.encoder)!r}"
+        return SharedFormat(classes=self.data.classes, mean=tuple(mean), std=tuple(std), owner=owner)
+
+    @property
+    def stacking_blocker(self) -> str | None:
+        """Why clients of this experiment cannot be stacked, whatever the model; None if they can."""
+        ways = {
+            "local.head_epochs": self.local is not None and self.local.head_epochs,
+            "an algorithm whose clients keep state": self.algorithm.keeps_client_state,
+            "a loss without per_example": not has_per_example(self.loss),
+            "compile = true": self.compile,
+            f"precision = {self.precision!r}": self.precision != "fp32",
+        }
+        return next((which for which, chosen in ways.items() if chosen), None)
+
+    @property
+    def local_training(self) -> LocalTraining:
+        """`local` of an experiment with rounds, which needs it."""
+        if self.local is None:
+            raise ConfigError("an experiment with rounds = 0 trains nothing: it has no local training")
+        return self.local
+
+    @property
+    def keeps_client_state(self) -> bool:
+        """Whether clients keep a state between rounds."""
+        return self.algorithm.keeps_client_state or self.model.batch_statistics == "local"
+
+    def digest(self) -> str:
+        """SHA-256 of the fields that differ from their defaults: a new field does not change the digest of old runs."""
+        return hashlib.sha256(json.dumps(without_defaults(self), sort_keys=True).encode()).hexdigest()
+
+    def own_components(self) -> tuple[str, ...]:
+        """The names of the user's own components, `package.module:Name`."""
+        named = (self.data.name,) if is_own_source(self.data.name) else ()
+        return tuple(dict.fromkeys([*own_components(self), *named]))
+
+    def training_part(self) -> "Experiment":
+        """This experiment up to its last round; equal training parts give equal rounds, to the bit."""
+        if not self.rounds:
+            return self  # nothing is trained
+        changes: dict[str, Any] = dict.fromkeys(fields_after_training(self.calibrate_every))
+        return replace(self, **changes)
+
+    def unstacked(self) -> "Experiment":
+        """For clients in different processes: one by one, unless the experiment sets `stack`."""
+        return replace(self, stack=0) if self.stack is None else self
+
+    def with_seed(self, seed: int) -> "Experiment":
+        return replace(self, seed=seed)
+
+    def with_lr(self, lr: float) -> "Experiment":
+        """The experiment with this local learning rate."""
+        return replace(self, local=replace(self.local_training, lr=lr))
+
+
+def fields_after_training(calibrate_every: int | None) -> tuple[str, ...]:
+    """The fields of an experiment that its rounds do not depend on; a calibration between rounds is not among them."""
+    return ("personalization",) if calibrate_every is not None else ("calibration", "personalization")
