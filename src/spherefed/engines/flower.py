@@ -1,7 +1,8 @@
-"""Clients on Flower's SuperNodes: a fleet over messages that Flower carries, and the two apps that Flower starts.
+"""Clients on Flower's SuperNodes: a fleet over Flower's messages, and the two apps that Flower starts.
 
-Flower is a transport here. It is given no `Strategy` and knows no algorithm: the server app runs the same loop as
-every engine, the client app calls the same `handle`. What the apps do is handed in; see `deployment/app.py`.
+Flower is only a transport here. There is no `Strategy`, and Flower knows no algorithm: the server app runs the same
+round loop as every engine, and the client app calls the same `handle`. The caller passes in the functions that the apps
+run; see `deployment/app.py`.
 """
 
 import time
@@ -9,182 +10,218 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from spherefed.engines.flower_codec import beside, decode, encode  # first: it says so if Flower is missing
+from spherefed.engines.flower_codec import decode, encode, read_text  # first: its error says how to install Flower
 
 # isort: split
+import numpy as np
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-from spherefed.messages import Evaluate, Failure, Reply, Request, Train
+from spherefed.engines.activity import Activity
+from spherefed.messages import Evaluate, Failure, Measure, Reply, Request, Train, max_reply_bytes
 
-POLL = 0.1
-"""Seconds between looks for replies. Flower's own `send_and_receive` waits three."""
-GRACE = 60.0
-"""Seconds that a message may live beyond the deadline of its answer."""
+POLL_INTERVAL = 0.1
+"""Seconds between polls for replies. Flower's own `send_and_receive` waits 3 s."""
+EXTRA_TTL = 60.0
+"""Seconds that a message stays valid after the deadline for its reply."""
 
 
 @dataclass(frozen=True, slots=True)
-class Undelivered:
-    """Instead of a node's answer: why there is none."""
+class DeliveryFailure:
+    """Stands for the reply of a node that sent none, or none that can be decoded."""
 
     cause: str
 
 
-class Exchange:
-    """Questions to nodes and their answers, for one run of ours (which may outlive several of Flower's)."""
+class Messenger:
+    """Sends messages to nodes and receives their replies, for one run. A resumed run uses several Flower runs."""
 
-    def __init__(self, grid: Grid, run: str, kinds: Mapping[str, type]) -> None:
+    def __init__(self, grid: Grid, run: str, reply_types: Mapping[str, type]) -> None:
         self._grid = grid
         self._run = run
-        self._kinds = kinds
+        self._reply_types = reply_types
 
     def nodes(self) -> set[int]:
-        """Who is connected now."""
+        """The ids of the nodes that are connected now."""
         return set(self._grid.get_node_ids())
 
-    def ask(self, nodes: Sequence[int], question: Any, deadline: float | None) -> Iterator[tuple[int, Any]]:
-        """The same question to each; answers, or why there is none, in the order in which they come."""
+    def ask(
+        self, nodes: Sequence[int], message: Any, deadline: float | None, *, max_bytes: int | None = None
+    ) -> Iterator[tuple[int, Any]]:
+        """Send the same message to each node; yield (node, reply or DeliveryFailure) in the order of arrival.
+
+        A reply with more than `max_bytes` of tensors is not decoded.
+        """
         began = time.monotonic()
-        pending = self._push(nodes, question, deadline)
+        pending = self._push(nodes, message, deadline)
         for node in set(nodes) - set(pending.values()):
-            yield node, Undelivered("the message could not be sent to its node")
+            yield node, DeliveryFailure("the message could not be sent to its node")
         late = False
         while pending and not late:
-            # Seen before looking: a look can take minutes, if somebody dies while he uploads, and is for all.
+            # Checked before the pull: a pull covers all nodes, and takes minutes if a node dies during its upload.
             late = deadline is not None and time.monotonic() - began > deadline
-            for message, answer in self._pull(list(pending)):
-                if message in pending:
-                    yield pending.pop(message), answer
+            for message_id, reply in self._pull(list(pending), max_bytes):
+                if message_id in pending:
+                    yield pending.pop(message_id), reply
             if pending and not late:
-                time.sleep(POLL)
+                time.sleep(POLL_INTERVAL)
         for node in pending.values():
-            yield node, Undelivered(f"did not answer within {deadline:g} s")
+            yield node, DeliveryFailure(f"did not answer within {deadline:g} s")
 
-    def _push(self, nodes: Sequence[int], question: Any, deadline: float | None) -> dict[str, int]:
-        """Which message went to which node."""
-        content = encode(question, run=self._run)
-        ttl = None if deadline is None else deadline + GRACE
-        messages = [Message(content, node, message_type(type(question)), ttl=ttl) for node in nodes]
+    def _push(self, nodes: Sequence[int], message: Any, deadline: float | None) -> dict[str, int]:
+        """Send the message; return the node of each message id."""
+        content = encode(message, run=self._run)
+        ttl = None if deadline is None else deadline + EXTRA_TTL
+        messages = [Message(content, node, message_type(type(message)), ttl=ttl) for node in nodes]
         ids = list(self._grid.push_messages(messages)) if messages else []
-        return {message: node for message, node in zip(ids, nodes, strict=False) if message is not None}
+        return {message_id: node for message_id, node in zip(ids, nodes, strict=False) if message_id is not None}
 
-    def _pull(self, messages: list[str]) -> list[tuple[str, Any]]:
-        """The answers that have arrived, by the message they are to: Flower's own error replies do not name a node."""
+    def _pull(self, message_ids: list[str], max_bytes: int | None) -> list[tuple[str, Any]]:
+        """The replies that have arrived, by the id of the message: Flower's own error replies do not name a node."""
         try:
-            found = list(self._grid.pull_messages(messages))
-        except Exception as error:  # somebody sent what Flower itself cannot take apart: find out who
-            if len(messages) == 1:
-                return [(messages[0], Undelivered(f"malformed reply: {type(error).__name__}: {error}"))]
-            return [pair for message in messages for pair in self._pull([message])]
-        return [(reply.metadata.reply_to_message_id, self._answer(reply)) for reply in found]
+            found = list(self._grid.pull_messages(message_ids))
+        except Exception as error:  # Flower cannot parse one of the replies: pull one by one to find which
+            if len(message_ids) == 1:
+                return [(message_ids[0], DeliveryFailure(f"malformed reply: {type(error).__name__}: {error}"))]
+            return [pair for message_id in message_ids for pair in self._pull([message_id], max_bytes)]
+        return [(reply.metadata.reply_to_message_id, self._decode(reply, max_bytes)) for reply in found]
 
-    def _answer(self, reply: Message) -> Any:
+    def _decode(self, reply: Message, max_bytes: int | None) -> Any:
         if reply.has_error():
-            return Undelivered(f"its node failed: {reply.error.reason or f'Flower error {reply.error.code}'}")
+            return DeliveryFailure(f"its node failed: {reply.error.reason or f'Flower error {reply.error.code}'}")
         try:
-            return decode(reply.content, self._kinds)
-        except Exception as error:  # a site may send anything, and nothing it sends may end the run
-            return Undelivered(f"malformed reply: {type(error).__name__}: {error}")
+            return decode(reply.content, self._reply_types, max_bytes=max_bytes)
+        except Exception as error:  # a site can send any bytes, and they must not end the run
+            return DeliveryFailure(f"malformed reply: {type(error).__name__}: {error}")
 
 
-def message_type(question: type) -> str:
-    """What Flower calls a message: it knows two kinds of its own, and queries by any name."""
+def message_type(message_class: type) -> str:
+    """Flower's type of a message: `train` and `evaluate` are its own, all others are queries with a name."""
     own = {Train: "train", Evaluate: "evaluate"}
-    return own.get(question, f"query.{question.__name__.lower()}")
+    return own.get(message_class, f"query.{message_class.__name__.lower()}")
+
+
+NO_INDICES = np.zeros(0, dtype=np.int64)
 
 
 class NodeFleet:
-    """A fleet of clients that live on nodes, one each."""
+    """A fleet of clients, each on its own node."""
 
     def __init__(
         self,
-        exchange: Exchange,
+        messenger: Messenger,
         num_clients: int,
-        locate: Callable[[], Mapping[int, int | str]],
+        locate_clients: Callable[[], Mapping[int, int | str]],
         deadline: float | None,
+        max_measure_bytes: int | None = None,
     ) -> None:
-        self._exchange = exchange
+        self._messenger = messenger
+        self._max_measure_bytes = max_measure_bytes
         self._clients = range(num_clients)
-        self._locate = locate
+        self._locate_clients = locate_clients
+        """Returns each client's node, or the reason why it has none."""
         self._deadline = deadline
+        self.activity = Activity()
 
     @property
     def clients(self) -> Sequence[int]:
         return self._clients
 
     def ask(self, clients: Sequence[int], request: Request) -> Iterator[Reply | Failure]:
-        """Answers in the order asked, each as soon as those before it are there."""
-        where = self._locate()
+        """Yield the answers in the order of `clients`, each as soon as all earlier ones have arrived."""
+        nodes = self._locate_clients()
         done: dict[int, Reply | Failure] = {}
         client_of: dict[int, int] = {}
         for client in clients:
-            node = where.get(client, "its node is not connected")
+            node = nodes.get(client, "its node is not connected")
             if isinstance(node, int):
                 client_of[node] = client
             else:
                 done[client] = Failure(client, node)
-        answers = self._exchange.ask(list(client_of), request, self._deadline)
+        is_measure = isinstance(request, Measure)
+        max_bytes = self._max_measure_bytes if is_measure else max_reply_bytes(request)
+        unknown = [NO_INDICES] * len(self._clients)  # the server does not know how many examples a site has
+        self.activity.begin(request, clients, unknown)
+        self.activity.advance(list(done), unknown)
+        replies = self._messenger.ask(list(client_of), request, self._deadline, max_bytes=max_bytes)
         for client in clients:
             while client not in done:
-                node, answer = next(answers)
-                done[client_of[node]] = _checked(client_of[node], answer)
+                node, reply = next(replies)
+                done[client_of[node]] = _check_sender(client_of[node], reply)
+                self.activity.advance([client_of[node]], unknown)
             yield done.pop(client)
 
     def close(self) -> None:
-        """Nothing to end: nodes are not ours."""
+        """Do nothing: the sites start and end their nodes themselves."""
 
 
-def _checked(client: int, answer: Any) -> Reply | Failure:
-    """An answer counts for the client whose node gave it, whatever it says."""
-    if isinstance(answer, Undelivered | Failure):
-        return Failure(client, answer.cause)
-    if not isinstance(answer, Reply):
-        return Failure(client, f"answered with a {type(answer).__name__}")
-    if answer.client != client:
-        return Failure(client, f"answered as client {answer.client}")
-    return answer
+def _check_sender(client: int, reply: Any) -> Reply | Failure:
+    """A reply counts only for the client whose node sent it."""
+    if isinstance(reply, DeliveryFailure | Failure):
+        return Failure(client, reply.cause)
+    if not isinstance(reply, Reply):
+        return Failure(client, f"answered with a {type(reply).__name__}")
+    if reply.client != client:
+        return Failure(client, f"answered as client {reply.client}")
+    return reply
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What a node is told beside the message: the run's configuration, its own, and which run of ours it is."""
+class MessageContext:
+    """What a node receives in addition to the message."""
 
     run_config: Mapping[str, Any]
+    """The configuration of the run."""
     node_config: Mapping[str, Any]
+    """The configuration of the node itself."""
     run: str
+    """The id of the run, which stays the same when the run is resumed in another Flower run."""
 
 
-def client_app(answer: Callable[[Any, Surroundings], Any], kinds: Mapping[str, type]) -> ClientApp:
-    """The app that a SuperNode runs: decode, answer, encode. Whatever goes wrong is an answer too, with its cause."""
+def client_app(
+    answer: Callable[[Any, MessageContext], Any],
+    message_types: Mapping[str, type],
+    *,
+    max_bytes: Callable[[Mapping[str, Any]], int],
+    rejected: Callable[[str, str, str, Mapping[str, Any]], None],
+) -> ClientApp:
+    """The app that a SuperNode runs: decode, answer, encode. An error becomes a `Failure` with its cause.
+
+    `max_bytes` of the node config limits the tensors of a message. `rejected` gets the type, the run, the cause and the
+    node config of each message that is answered with a `Failure`.
+    """
     app = ClientApp()
 
     def handle(message: Message, context: Context) -> Message:
+        run = "?"
         try:
-            run = beside(message.content, "run")
-            question = decode(message.content, kinds)
-            reply = answer(question, Surroundings(dict(context.run_config), dict(context.node_config), run))
+            run = read_text(message.content, "run")
+            decoded = decode(message.content, message_types, max_bytes=max_bytes(context.node_config))
+            reply = answer(decoded, MessageContext(dict(context.run_config), dict(context.node_config), run))
         except Exception as error:
             reply = Failure(-1, f"{type(error).__name__}: {error}")
+        if isinstance(reply, Failure):
+            rejected(message.metadata.message_type, run, reply.cause, context.node_config)
         return Message(encode(reply), reply_to=message)
 
     app.train()(handle)
     app.evaluate()(handle)
-    for kind in kinds.values():
-        name = message_type(kind)
+    for each in message_types.values():
+        name = message_type(each)
         if name.startswith("query."):
             app.query(name.removeprefix("query."))(handle)
     return app
 
 
 def server_app(
-    serve: Callable[[Callable[[str], Exchange], Mapping[str, Any]], None], kinds: Mapping[str, type]
+    serve: Callable[[Callable[[str], Messenger], Mapping[str, Any]], None], reply_types: Mapping[str, type]
 ) -> ServerApp:
-    """The app that the SuperLink runs: `serve` is given a way to open the exchange and the run's configuration."""
+    """The app that the SuperLink runs. `serve` gets a function that opens a messenger, and the run's configuration."""
     app = ServerApp()
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
-        serve(lambda run: Exchange(grid, run, kinds), dict(context.run_config))
+        serve(lambda run: Messenger(grid, run, reply_types), dict(context.run_config))
 
     return app

@@ -1,8 +1,8 @@
-"""Our messages as Flower's records and back: scalars as JSON, all tensors as one piece of safetensors, never a pickle.
+"""Convert messages to Flower's records and back: scalars as JSON, all tensors as one safetensors blob, no pickle.
 
-One piece and not one per tensor, because Flower carries every array by several requests of its own, on each leg of the
-way; a small one travels inside the record and costs none. And safetensors keeps dtypes that numpy files do not.
-Whatever does not decode into exactly the fields of a known message is refused with a reason: a site may send anything.
+All tensors share one blob, because Flower needs several HTTP requests for each array, both to and from the SuperLink. A
+small blob is part of the record and needs no request of its own. safetensors also keeps dtypes that numpy files lack.
+A site can send any bytes: content that does not decode into exactly the fields of a known message is rejected.
 """
 
 import json
@@ -11,9 +11,9 @@ from dataclasses import fields
 from typing import Any, get_type_hints
 
 from spherefed.errors import ConfigError
-from spherefed.files import pack, unpack
+from spherefed.files import parse_json, tensors_from_bytes, tensors_to_bytes
 from spherefed.messages import ModelState
-from spherefed.tensors import Tensors, prefixed, under
+from spherefed.tensors import Tensors, add_prefix, strip_prefix
 
 try:
     from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
@@ -21,65 +21,79 @@ except ModuleNotFoundError as missing:
     raise ConfigError("Flower is not installed: pip install 'spherefed[flower]'") from missing
 
 MESSAGE, TENSORS, SAFETENSORS = "message", "tensors", "safetensors"
-SMALL = 1 << 20
-"""Bytes up to which tensors travel inside the record. Larger ones are an array, which Flower cuts into chunks."""
+MAX_INLINE_BYTES = 1 << 20
+"""Tensors up to this size are part of the record. Larger ones are an array, which Flower sends in chunks."""
+
+MAX_HEADER_BYTES = 1 << 20
+"""Names, dtypes and shapes of the tensors, and the scalars of a message, may each take up to this size."""
 
 
-def encode(message: Any, **beside: str) -> RecordDict:
-    """A dataclass of scalars, texts, named tensors and models, as records; and texts beside it."""
+def encode(message: Any, **texts: str) -> RecordDict:
+    """Records of a dataclass of scalars, strings, named tensors and models; `texts` are sent with it."""
     scalars: dict[str, Any] = {}
     tensors: dict[str, Any] = {}
     for field in fields(message):
         value = getattr(message, field.name)
         if isinstance(value, ModelState):
-            tensors |= prefixed(field.name, value.tensors())
+            tensors |= add_prefix(field.name, value.tensors())
         elif isinstance(value, Mapping):
-            tensors |= prefixed(field.name, value)
+            tensors |= add_prefix(field.name, value)
         else:
             scalars[field.name] = value
-    content = pack(tensors, {}) if tensors else b""  # safetensors cannot read back a file of none
-    record = ConfigRecord({"kind": type(message).__name__, "fields": json.dumps(scalars), **beside})
-    if len(content) <= SMALL:
+    content = tensors_to_bytes(tensors, {}) if tensors else b""  # safetensors cannot read a file without tensors
+    record = ConfigRecord({"kind": type(message).__name__, "fields": json.dumps(scalars), **texts})
+    if len(content) <= MAX_INLINE_BYTES:
         record[SAFETENSORS] = content
         return RecordDict({MESSAGE: record})
     array = Array("uint8", (len(content),), SAFETENSORS, content)
     return RecordDict({MESSAGE: record, TENSORS: ArrayRecord({SAFETENSORS: array})})
 
 
-def beside(records: RecordDict, name: str) -> str:
-    """A text that travels beside a message."""
+def read_text(records: RecordDict, name: str) -> str:
+    """A text that was sent with a message."""
     return str(records[MESSAGE][name])
 
 
-def decode(records: RecordDict, kinds: Mapping[str, type]) -> Any:
-    """The message that the records are, one of these kinds; a ValueError says why they are none."""
+def decode(records: RecordDict, message_types: Mapping[str, type], *, max_bytes: int | None = None) -> Any:
+    """The message in these records; a ValueError says why they do not hold one of these types.
+
+    Sizes are checked before anything is parsed. `max_bytes` limits the tensors; None: no limit.
+    """
     try:
-        kind, text = records[MESSAGE]["kind"], records[MESSAGE]["fields"]
-        tensors = _tensors(records)
-        scalars = json.loads(str(text))
+        kind, text = records[MESSAGE]["kind"], str(records[MESSAGE]["fields"])
+        if len(text) > MAX_HEADER_BYTES:
+            raise ValueError(f"{len(text)} characters of scalars, at most {MAX_HEADER_BYTES} are allowed")
+        tensors = _tensors(records, max_bytes)
+        scalars = parse_json(text)
     except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"is not a message of ours: {type(error).__name__} {error}") from error
-    if kind not in kinds or not isinstance(scalars, dict):
-        raise ValueError(f"is of an unknown kind {kind!r}")
-    return _built(kinds[str(kind)], scalars, tensors)
+        raise ValueError(f"not a spherefed message: {type(error).__name__} {error}") from error
+    if not isinstance(scalars, dict):
+        raise ValueError(f"the fields must be a JSON object, got a {type(scalars).__name__}")
+    if not isinstance(kind, str) or kind not in message_types:
+        raise ValueError(f"unknown message type {str(kind)[:100]!r}; expected one of {', '.join(message_types)}")
+    return _build(message_types[str(kind)], scalars, tensors)
 
 
-def _tensors(records: Any) -> Tensors:
+def _tensors(records: Any, max_bytes: int | None) -> Tensors:
     content = records[TENSORS][SAFETENSORS].data if TENSORS in records else records[MESSAGE][SAFETENSORS]
-    return unpack(content)[0] if content else {}
+    if max_bytes is not None and len(content) > max_bytes + MAX_HEADER_BYTES:
+        raise ValueError(f"{len(content)} bytes of tensors, at most {max_bytes + MAX_HEADER_BYTES} are expected")
+    return tensors_from_bytes(content)[0] if content else {}
 
 
-def _built(wanted: type, scalars: dict[str, Any], tensors: Tensors) -> Any:
+def _build(wanted: type, scalars: dict[str, Any], tensors: Tensors) -> Any:
     hints = get_type_hints(wanted)
-    strangers = scalars.keys() - hints.keys() | {n for n in tensors if n.partition(".")[0] not in hints}
-    if strangers:
-        raise ValueError(f"a {wanted.__name__} has no {', '.join(map(repr, sorted(strangers)))}")
+    unknown = scalars.keys() - hints.keys() | {n for n in tensors if n.partition(".")[0] not in hints}
+    if unknown:
+        raise ValueError(f"a {wanted.__name__} has no field {', '.join(map(repr, sorted(unknown)))}")
     values: dict[str, Any] = {}
     for name, hint in hints.items():
+        if name in scalars and (hint is ModelState or hint == Tensors):
+            raise ValueError(f"a {wanted.__name__} needs {name!r} as tensors, got a scalar")
         if hint is ModelState:
-            values[name] = _model(under(name, tensors))
+            values[name] = _model(strip_prefix(name, tensors))
         elif hint == Tensors:
-            values[name] = under(name, tensors)
+            values[name] = strip_prefix(name, tensors)
         elif name in scalars and _fits(scalars[name], hint):
             values[name] = hint(scalars[name])
         else:

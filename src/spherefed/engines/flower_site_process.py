@@ -1,9 +1,9 @@
-"""A client app that stays loaded beside its SuperNode and serves one message after the other.
+"""A client app that stays loaded next to its SuperNode and answers one message after another.
 
-Flower by itself starts a process per message, which imports torch and loads the data each time: 21 s a round instead
-of 5. There is no public interface for another executor, so this file calls Flower's internals, is kept apart for that,
-and is tested against the pinned release. What a server wraps into its run as code (the FAB) is never installed nor
-run: a site executes only what it has installed itself.
+Flower itself starts a new process for each message. That process imports torch and loads the data each time, and a
+round takes 21 s instead of 5 s. Flower has no public interface for another executor. So this module calls Flower's
+internals; it is a separate file for that reason, and a test checks it against the pinned release. The code that a
+server sends with a run (the FAB) is never installed or run: a site executes only the code that it has installed itself.
 """
 
 import time
@@ -25,30 +25,30 @@ from flwr.supercore.retry import make_simple_http_retry_invoker
 from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supernode.runtime import run_clientapp as flower
 
-POLL = 0.05
-ACQUIRE = frozenset({"/flwr.proto.Runtime/AcquireTask"})
+POLL_INTERVAL = 0.05
+ACQUIRE_METHODS = frozenset({"/flwr.proto.Runtime/AcquireTask"})
 
 
-def stay(app: ClientApp, address: str, secret: bytes, going_on: Callable[[], bool]) -> None:
-    """Serve the SuperNode at this loopback address until `going_on` says no; the secret proves that we belong to it."""
-    client = _connect(address, SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=ACQUIRE))
-    question = AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP], agentapp_fab_hashes=[])
-    turn = Lock()
+def serve_node(app: ClientApp, address: str, secret: bytes, keep_running: Callable[[], bool]) -> None:
+    """Serve the SuperNode at this loopback address while `keep_running()`; the secret authenticates this process."""
+    client = _connect(address, SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=ACQUIRE_METHODS))
+    request = AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP], agentapp_fab_hashes=[])
+    lock = Lock()
     try:
-        while going_on():
-            task = client.AcquireTask(question)
+        while keep_running():
+            task = client.AcquireTask(request)
             if task.HasField("task") and task.token:
-                # A thread for each: the message of a run that was killed never arrives whole, and whoever waits for
-                # it waits for hours. They answer one after the other all the same.
+                # One thread per task: the message of a killed run never arrives completely, and its thread waits for
+                # hours. The lock still lets only one thread at a time run the app.
                 connection = _connect(address, RuntimeTokenHttpInterceptor(task.token))
-                Thread(target=_serve, args=(app, connection, turn), daemon=True).start()
-            time.sleep(POLL)
+                Thread(target=_serve, args=(app, connection, lock), daemon=True).start()
+            time.sleep(POLL_INTERVAL)
     finally:
         client.close()
 
 
-def _serve(app: ClientApp, client: RuntimeHttpClient, turn: Lock) -> None:
-    """One message: pull it, answer it, push the answer; what goes wrong is told to the SuperNode."""
+def _serve(app: ClientApp, client: RuntimeHttpClient, lock: Lock) -> None:
+    """Pull one message, run the app, push the reply; report errors to the SuperNode."""
     message: Message | None = None
     context: Context | None = None
     status, details = SubStatus.FAILED, "the client app failed"
@@ -56,7 +56,7 @@ def _serve(app: ClientApp, client: RuntimeHttpClient, turn: Lock) -> None:
     heartbeat.start()
     try:
         message, context, _, _ = flower.pull_task_input(client)
-        with turn:
+        with lock:
             log(INFO, "answering %s", message.metadata.message_type)
             reply: Message | None = app(message, context)
         status, details = SubStatus.COMPLETED, ""
@@ -77,7 +77,7 @@ def _serve(app: ClientApp, client: RuntimeHttpClient, turn: Lock) -> None:
 def _connect(address: str, credential: Any) -> RuntimeHttpClient:
     return RuntimeHttpClient.from_server_address(
         server_address=address,
-        insecure=True,  # loopback of the site's own machine; what leaves it goes through the SuperNode's TLS
+        insecure=True,  # loopback on the site's own machine; the SuperNode uses TLS for the network
         root_certificates=None,
         interceptors=[RuntimeVersionHttpInterceptor(component_name="SuperExec"), credential],
         retry_invoker=make_simple_http_retry_invoker(),

@@ -1,42 +1,37 @@
-"""Clients on a Ray cluster that one owns: actors load the data once and answer for whichever clients are next.
+"""Clients on a Ray cluster that you own. Actors load the data once and answer requests for any client.
 
-An actor remembers nothing but its data and a model. What clients remember is kept by the server, sent along and sent
-back, so that any actor may serve any client, and an actor that dies takes nothing with it. The results are those of
+An actor keeps only its data and a model. The server keeps the client states, sends them with each call and receives
+them with each answer. So any actor can serve any client, and a dead actor loses no state. The results equal those of
 the local engine, to the bit.
 """
 
 import math
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from typing import Any
 
-import torch
-
-from spherefed.allocation import keep_freed_memory
-from spherefed.assembly import Assembly, build_bench, check_can_train, load_data
-from spherefed.data.partition import Partition
-from spherefed.data.sources import Dataset
-from spherefed.engines.answering import answer_group, in_groups, largest_first, packed, unpacked
+from spherefed.assembly import Assembly
+from spherefed.client.client_state import ClientStateStore, InMemoryStates
+from spherefed.client.handle import in_groups
+from spherefed.engines.activity import Activity
+from spherefed.engines.ray_actor import ActorReady, ActorSetup, ClientActor, GroupAnswers, package_versions
 from spherefed.engines.ray_cluster import Cluster, last_line
-from spherefed.errors import ConfigError, EngineError, SpherefedError
-from spherefed.experiment import Experiment
-from spherefed.memory import Memory, MemoryInRam, MemoryStore
+from spherefed.engines.transfer import from_arrays, largest_first, to_arrays
+from spherefed.errors import ConfigError, EngineError
 from spherefed.messages import Failure, Reply, Request
-from spherefed.stacking import Stack
-from spherefed.tensors import Tensors, digest
 
-import ray  # isort: skip  # after ray_cluster, which says what to install where there is none
+import ray  # isort: skip  # after ray_cluster, whose error names the package to install if Ray is missing
 
-AHEAD = 2
-"""Groups that an actor has at a time: one it works on, and one so that it need not wait for the next."""
-BEGINS_WITHIN = 300.0
-"""Seconds for an actor to find a place, load and say so, before the run goes on without it; for all, before it ends."""
-MAX_DEATHS = 3
-"""An actor that dies so often in a row while it loads will not live."""
+MAX_GROUPS_PER_ACTOR = 2
+"""Groups that an actor has at once: one in work, and one queued so that the actor does not wait for the next call."""
+STARTUP_TIMEOUT = 300.0
+"""Seconds that actors have to start, load and report. Then the run continues without them, or ends if none is ready."""
+MAX_STARTUP_DEATHS = 3
+"""Number of deaths in a row during startup after which the run ends."""
+REMOTE_ACTOR = ray.remote(ClientActor)
 
 
 class RayFleet:
@@ -50,32 +45,33 @@ class RayFleet:
         address: str | None = None,
         device: str = "cpu",
         data_root: str | None = None,
-        memory: MemoryStore | None = None,
+        client_states: ClientStateStore | None = None,
         deadline: float | None = None,
     ) -> None:
         if workers < 0:
             raise ConfigError(f"workers must not be negative, got {workers}")
         self._clients = range(len(assembly.partition.parts))
         self._parts = assembly.partition.parts
-        self._stack = assembly.experiment.stack
-        self._memory = MemoryInRam() if memory is None else memory
+        self.activity = Activity()
+        self._stack = assembly.experiment.stack or 0
+        self._client_states = InMemoryStates() if client_states is None else client_states
         self._deadline = deadline
-        self._asked = 0
-        self._seats: list[_Seat] = []
+        self._num_requests = 0
+        self._slots: list[ActorSlot] = []
         self._cluster = Cluster(address, workers)
         try:
             workers = workers or self._cluster.num_cpus
             self._options = {
-                # More actors than CPUs share them, equally many to each.
+                # If there are more actors than CPUs, each actor gets an equal share of a CPU.
                 "num_cpus": 1 / math.ceil(workers / self._cluster.num_cpus),
                 "num_gpus": 1 if device.startswith("cuda") else 0,
-                "max_restarts": 0,  # we hire another: Ray's own restart refuses calls made in the meantime
+                "max_restarts": 0,  # the fleet starts a new actor: Ray rejects calls to an actor that is restarting
                 "max_task_retries": 0,
                 "scheduling_strategy": "SPREAD",
             }
-            self._job = ray.put(_Job.of(assembly, device, data_root))
-            self._seats = [self._hire() for _ in range(workers)]
-            self._await_roll_call()
+            self._setup = ray.put(ActorSetup.from_assembly(assembly, device, data_root))
+            self._slots = [self._start_actor() for _ in range(workers)]
+            self._wait_until_ready()
         except BaseException:
             self.close()
             raise
@@ -86,308 +82,203 @@ class RayFleet:
 
     @property
     def nodes(self) -> list[str]:
-        """For every actor that is ready, the id of the Ray node it lives on."""
-        return [seat.node for seat in self._seats if seat.node is not None]
+        """For every actor that is ready, the id of its Ray node."""
+        return [slot.node for slot in self._slots if slot.node is not None]
 
     def ask(self, clients: Sequence[int], request: Request) -> Iterator[Reply | Failure]:
-        """Whoever is free takes the next group; answers are handed on in the order asked."""
-        asked = _Asked(request, in_groups(clients, request, self._stack), self._next_number())
-        asked.waiting.extend(largest_first(asked.groups, self._parts))
-        self._dismiss_busy()  # left in mid-work by an `ask` that was not read to its end
-        sent = ray.put(packed(request))  # goes when this generator does
+        """Give each free actor the next group; yield the answers in the order of `clients`."""
+        pending = _PendingRequest(request, in_groups(clients, request, self._stack), self._next_number())
+        pending.queue.extend(largest_first(pending.groups, self._parts))
+        self._replace_busy()  # an earlier `ask` that was not read to its end leaves actors at work
+        request_ref = ray.put(to_arrays(request))  # Ray frees it when this generator ends
         ends = math.inf if self._deadline is None else time.monotonic() + self._deadline
         position = 0
-        while position < len(asked.groups):
-            self._hand_out(asked, sent)
+        self.activity.begin(request, clients, self._parts)
+        while position < len(pending.groups):
+            self._dispatch(pending, request_ref)
             left = ends - time.monotonic()
             if left > 0:
-                if position not in asked.done:
-                    self._collect(asked, left)
+                if position not in pending.answers:
+                    self._wait_for_calls(pending, left)
             else:
-                asked.fail_the_rest(
-                    f"did not answer within {self._deadline:g} s", (t for seat in self._seats for t in seat.tasks)
+                pending.fail_unfinished(
+                    f"did not answer within {self._deadline:g} s", (g for slot in self._slots for g in slot.groups)
                 )
-                self._dismiss_busy()
-            while position in asked.done:
-                yield from asked.done.pop(position)
+                self._replace_busy()
+            while position in pending.answers:
+                yield from pending.answers.pop(position)
                 position += 1
 
     def close(self) -> None:
-        """End the actors, and the Ray that was started for them."""
-        for seat in self._seats:
-            with suppress(Exception):  # it, or all of Ray, is gone already
-                ray.kill(seat.actor)
-        self._seats = []
-        self._job = None
+        """End the actors, and the Ray cluster if this fleet started it."""
+        for slot in self._slots:
+            with suppress(Exception):  # the actor, or all of Ray, has ended already
+                ray.kill(slot.actor)
+        self._slots = []
+        self._setup = None
         self._cluster.close()
 
     def _next_number(self) -> int:
-        self._asked += 1
-        return self._asked
+        self._num_requests += 1
+        return self._num_requests
 
-    def _hire(self, deaths: int = 0) -> "_Seat":
-        actor = _REMOTE.options(**self._options).remote()
-        return _Seat(actor, deque([_Call(actor.begin.remote(self._job))]), deaths)
+    def _start_actor(self, deaths: int = 0) -> "ActorSlot":
+        actor = REMOTE_ACTOR.options(**self._options).remote()
+        return ActorSlot(actor, deque([_ActorCall(actor.setup.remote(self._setup))]), deaths)
 
-    def _dismiss_busy(self) -> None:
-        for index, seat in enumerate(self._seats):
-            if seat.tasks:
-                ray.kill(seat.actor)
-                self._seats[index] = self._hire()
+    def _replace_busy(self) -> None:
+        for index, slot in enumerate(self._slots):
+            if slot.groups:
+                ray.kill(slot.actor)
+                self._slots[index] = self._start_actor()
 
-    def _await_roll_call(self) -> None:
-        ends = time.monotonic() + BEGINS_WITHIN
-        while any(seat.node is None for seat in self._seats) and (left := ends - time.monotonic()) > 0:
-            self._collect(_Asked(None, [], 0), left)
+    def _wait_until_ready(self) -> None:
+        ends = time.monotonic() + STARTUP_TIMEOUT
+        while any(slot.node is None for slot in self._slots) and (left := ends - time.monotonic()) > 0:
+            self._wait_for_calls(_PendingRequest(None, [], 0), left)
         if not self.nodes:
             raise EngineError(
-                f"no actor was ready within {BEGINS_WITHIN:.0f} s: the cluster has {self._cluster.num_cpus} CPUs "
+                f"no actor was ready within {STARTUP_TIMEOUT:.0f} s: the cluster has {self._cluster.num_cpus} CPUs "
                 f"and now {ray.available_resources().get('CPU', 0):g} of them free"
             )
 
-    def _hand_out(self, asked: "_Asked", sent: Any) -> None:
-        # With a deadline nobody is to wait behind one who is slow.
-        for held in range(AHEAD if self._deadline is None else 1):
-            for seat in self._seats:
-                # What is left at the end goes to who is free first.
-                if not asked.waiting or (held and len(asked.waiting) <= len(self._seats)):
+    def _dispatch(self, pending: "_PendingRequest", request_ref: Any) -> None:
+        # With a deadline, no group is queued behind another one on the same actor.
+        for num_groups in range(MAX_GROUPS_PER_ACTOR if self._deadline is None else 1):
+            for slot in self._slots:
+                # The last groups, one per actor, are not queued: the actor that is free first takes the next.
+                if not pending.queue or (num_groups and len(pending.queue) <= len(self._slots)):
                     return
-                if seat.node is not None and len(seat.tasks) == held:
-                    self._give(seat, asked.waiting.popleft(), asked, sent)
+                if slot.node is not None and len(slot.groups) == num_groups:
+                    self._submit(slot, pending.queue.popleft(), pending, request_ref)
 
-    def _give(self, seat: "_Seat", task: int, asked: "_Asked", sent: Any) -> None:
-        numbers = asked.groups[task]
-        assert asked.request is not None
+    def _submit(self, slot: "ActorSlot", group: int, pending: "_PendingRequest", request_ref: Any) -> None:
+        clients = pending.groups[group]
+        assert pending.request is not None
         try:
-            remembered = {n: self._memory.load(n, before=asked.request.round) for n in numbers}
+            states = {client: self._client_states.load(client, before=pending.request.round) for client in clients}
         except Exception as error:
-            asked.fail(task, f"{type(error).__name__}: {error}")
+            pending.fail(group, f"{type(error).__name__}: {error}")
             return
-        if seat.greeted != asked.number:
-            # If this is not answered, the actor died before it had anything of this request to do.
-            seat.greeted = asked.number
-            seat.calls.append(_Call(seat.actor.greet.remote()))
-        called = seat.actor.answer.remote(asked.number, sent, list(numbers), packed(remembered))
-        seat.calls.append(_Call(called, task))
+        if slot.pinged != pending.number:
+            # If this call fails, the actor died before it worked on any group of this request.
+            slot.pinged = pending.number
+            slot.calls.append(_ActorCall(slot.actor.ping.remote()))
+        reference = slot.actor.answer.remote(pending.number, request_ref, list(clients), to_arrays(states))
+        slot.calls.append(_ActorCall(reference, group))
 
-    def _collect(self, asked: "_Asked", timeout: float) -> None:
-        """Wait until an actor has done what it does now, and take what is there.
+    def _wait_for_calls(self, pending: "_PendingRequest", timeout: float) -> None:
+        """Wait until some actor has finished its current call, then process all finished calls.
 
-        An actor does its calls in order: only the first of each can be the next to end.
+        An actor executes its calls in order, so only the first call of each actor can be the next to finish.
         """
-        first = {seat.calls[0].reference: index for index, seat in enumerate(self._seats) if seat.calls}
+        first = {slot.calls[0].reference: index for index, slot in enumerate(self._slots) if slot.calls}
         if not first:
             return
-        idle = all(seat.node is None for seat in self._seats)
-        wanted = min(timeout, BEGINS_WITHIN if idle else math.inf)
-        ended, _ = ray.wait(list(first), timeout=None if wanted == math.inf else wanted)
-        if not ended and idle and wanted < timeout:
-            raise EngineError(f"no actor was ready within {BEGINS_WITHIN:.0f} s; is the cluster still there?")
-        ended, _ = ray.wait(list(first), num_returns=len(first), timeout=0) if ended else ([], [])
-        for reference in ended:
-            self._take(first[reference], asked)
+        none_ready = all(slot.node is None for slot in self._slots)
+        limit = min(timeout, STARTUP_TIMEOUT if none_ready else math.inf)
+        finished, _ = ray.wait(list(first), timeout=None if limit == math.inf else limit)
+        if not finished and none_ready and limit < timeout:
+            raise EngineError(f"no actor was ready within {STARTUP_TIMEOUT:.0f} s; check that the cluster still runs")
+        finished, _ = ray.wait(list(first), num_returns=len(first), timeout=0) if finished else ([], [])
+        for reference in finished:
+            self._process_call(first[reference], pending)
 
-    def _take(self, index: int, asked: "_Asked") -> None:
-        seat = self._seats[index]
-        call = seat.calls.popleft()
+    def _process_call(self, index: int, pending: "_PendingRequest") -> None:
+        slot = self._slots[index]
+        call = slot.calls.popleft()
         try:
             content = ray.get(call.reference)
         except ray.exceptions.RayActorError as error:
-            if seat.node is None and seat.deaths + 1 >= MAX_DEATHS:
+            if slot.node is None and slot.deaths + 1 >= MAX_STARTUP_DEATHS:
                 raise EngineError(
-                    f"an actor died {MAX_DEATHS} times while it was loading: {last_line(error)}"
+                    f"an actor died {MAX_STARTUP_DEATHS} times while it was loading: {last_line(error)}"
                 ) from error
-            if call.task is not None:
-                asked.fail(call.task, "its actor died")
-            asked.waiting.extendleft(reversed(seat.tasks))  # these had not begun
-            self._seats[index] = self._hire(seat.deaths + 1 if seat.node is None else 0)
+            if call.group is not None:
+                pending.fail(call.group, "its actor died")
+            pending.queue.extendleft(reversed(slot.groups))  # the actor had not started these
+            self._slots[index] = self._start_actor(slot.deaths + 1 if slot.node is None else 0)
         except ray.exceptions.RayError as error:
-            # Not the client's doing, which comes as an answer: the actor could not be called, or its reply was lost.
-            if call.task is None:
-                raise EngineError(f"an actor could not begin: {last_line(error)}") from error
-            asked.fail(call.task, f"its actor failed: {last_line(error)}")
+            # Not an error of the client, which is an answer: the call failed, or its answer was lost.
+            if call.group is None:
+                raise EngineError(f"an actor could not start: {last_line(error)}") from error
+            pending.fail(call.group, f"its actor failed: {last_line(error)}")
         else:
-            if isinstance(content, _Ready):
-                seat.node = self._checked(content).node
-            elif call.task is not None:
-                asked.done[call.task] = self._received(content, asked)
+            if isinstance(content, ActorReady):
+                slot.node = self._check_ready(content).node
+            elif call.group is not None:
+                pending.answers[call.group] = self._decode_and_save(content, pending)
+                self.activity.advance(pending.groups[call.group], self._parts)
 
-    def _checked(self, ready: "_Ready") -> "_Ready":
-        if ready.refused is not None:
-            raise EngineError(f"the actor on {ready.host} could not begin: {ready.refused}")
-        if ready.versions != (here := _versions()):
+    def _check_ready(self, ready: ActorReady) -> ActorReady:
+        if ready.error is not None:
+            raise EngineError(f"the actor on {ready.host} could not start: {ready.error}")
+        if ready.versions != (own_versions := package_versions()):
             raise EngineError(
-                f"the actor on {ready.host} has {ready.versions}, this process {here}; install the same on all machines"
+                f"the actor on {ready.host} has {ready.versions}, this process has {own_versions}; "
+                "install the same versions on all machines"
             )
         return ready
 
-    def _received(self, content: "_Answers", asked: "_Asked") -> list[Reply | Failure]:
-        answers: list[Reply | Failure] = [unpacked(answer) for answer in content.answers]
-        assert asked.request is not None
+    def _decode_and_save(self, content: GroupAnswers, pending: "_PendingRequest") -> list[Reply | Failure]:
+        """The answers with tensors; saves the new client states."""
+        answers: list[Reply | Failure] = [from_arrays(answer) for answer in content.answers]
+        assert pending.request is not None
         for position, answer in enumerate(answers):
-            if answer.client in content.kept:
+            if answer.client in content.new_states:
                 try:
-                    self._memory.save(answer.client, asked.request.round, unpacked(content.kept[answer.client]))
+                    self._client_states.save(
+                        answer.client, pending.request.round, from_arrays(content.new_states[answer.client])
+                    )
                 except Exception as error:
                     answers[position] = Failure(answer.client, f"{type(error).__name__}: {error}")
         return answers
 
 
 @dataclass(slots=True)
-class _Asked:
-    """How far a request is: groups that wait for an actor, and answers that wait for their turn."""
+class _PendingRequest:
+    """The state of one request: groups that wait for an actor, and answers that wait to be yielded in order."""
 
     request: Request | None
     groups: list[Sequence[int]]
     number: int
-    waiting: deque[int] = field(default_factory=deque)
-    done: dict[int, list[Reply | Failure]] = field(default_factory=dict)
+    queue: deque[int] = field(default_factory=deque)
+    """Indices of the groups that no actor has yet."""
+    answers: dict[int, list[Reply | Failure]] = field(default_factory=dict)
+    """By the index of the group."""
 
-    def fail(self, task: int, cause: str) -> None:
-        self.done[task] = [Failure(number, cause) for number in self.groups[task]]
+    def fail(self, group: int, cause: str) -> None:
+        self.answers[group] = [Failure(client, cause) for client in self.groups[group]]
 
-    def fail_the_rest(self, cause: str, begun: Iterable[int]) -> None:
-        """Everything that waits, and what was begun."""
-        for task in (*self.waiting, *begun):
-            self.fail(task, cause)
-        self.waiting.clear()
+    def fail_unfinished(self, cause: str, submitted: Iterable[int]) -> None:
+        """Fail the queued groups and the submitted ones."""
+        for group in (*self.queue, *submitted):
+            self.fail(group, cause)
+        self.queue.clear()
 
 
 @dataclass(frozen=True, slots=True)
-class _Call:
+class _ActorCall:
     reference: Any
-    task: int | None = None
-    """The number of the group it is about; None: it is about none."""
+    group: int | None = None
+    """Index of the group that the actor answers for; None for a setup call or a ping."""
 
 
 @dataclass(slots=True)
-class _Seat:
-    """A place in the fleet, and the actor that has it now."""
+class ActorSlot:
+    """A place in the fleet and its current actor."""
 
     actor: Any
-    calls: deque[_Call]
-    """In the order made, which is the order in which they are done."""
+    calls: deque[_ActorCall]
+    """Unfinished calls in the order made; the actor executes them in this order."""
     deaths: int
-    """Of actors before it in this place that never began."""
+    """Number of actors in a row that died in this slot before they were ready."""
     node: str | None = None
-    """Where it lives; None: it has not said that it is ready."""
-    greeted: int = 0
-    """The number of the request that it was greeted for."""
+    """The id of the actor's Ray node; None until the actor is ready."""
+    pinged: int = 0
+    """Number of the last request for which the actor was pinged."""
 
     @property
-    def tasks(self) -> list[int]:
-        return [call.task for call in self.calls if call.task is not None]
-
-
-@dataclass(frozen=True, slots=True)
-class _Job:
-    """What an actor needs to begin."""
-
-    experiment: Experiment
-    dataset: Dataset | None
-    """None: it is mapped from files, which every machine has to have."""
-    data_root: str | None
-    facts: str
-    partition: Partition
-    device: str
-    derived: Tensors
-    """What follows from the seed; as computed by the server, since another CPU may round otherwise."""
-
-    @staticmethod
-    def of(assembly: Assembly, device: str, data_root: str | None) -> "_Job":
-        data = assembly.dataset
-        return _Job(
-            experiment=assembly.experiment,
-            dataset=None if data.mapped else data,
-            data_root=data_root,
-            facts=_facts(data),
-            partition=assembly.partition,
-            device=device,
-            derived=packed(assembly.bench.derived()),
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class _Ready:
-    node: str
-    host: str
-    versions: str
-    refused: str | None = None
-    """Why it cannot work, if it cannot."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Answers:
-    answers: list[Any]
-    kept: dict[int, Any]
-    """What clients remember from now on, of those that remember something new."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Carried:
-    """A memory store that was sent along, and is sent back."""
-
-    given: Mapping[int, Memory | None]
-    kept: dict[int, Memory]
-
-    def load(self, client: int, before: int) -> Memory | None:
-        return self.given.get(client)
-
-    def save(self, client: int, stamp: int, memory: Memory) -> None:
-        self.kept[client] = memory
-
-
-class _Actor:
-    """A process somewhere in the cluster that answers for clients."""
-
-    def __init__(self) -> None:
-        self._assembly: Assembly | None = None
-        self._stack: Stack | None = None
-        self._number = 0
-        self._request: Request | None = None
-
-    def begin(self, job: _Job) -> _Ready:
-        import socket
-
-        place = ray.get_runtime_context().get_node_id(), socket.gethostname(), _versions()
-        torch.set_num_threads(1)
-        keep_freed_memory()
-        try:
-            data = job.dataset or load_data(job.experiment, job.data_root)
-            if _facts(data) != job.facts:
-                return _Ready(*place, f"its files of {data.name} are not those of the server")
-            check_can_train(job.experiment, job.device)
-            bench = build_bench(job.experiment, data.input_shape, data.num_classes, job.device)
-        except SpherefedError as error:
-            return _Ready(*place, str(error))
-        bench.adopt(unpacked(job.derived))
-        self._assembly = Assembly(job.experiment, data, job.partition, bench)
-        self._stack = self._assembly.stack()
-        return _Ready(*place)
-
-    def greet(self) -> None:
-        """Say that it is there."""
-
-    def answer(self, number: int, request: Any, numbers: list[int], remembered: Any) -> _Answers:
-        """Answer for these clients; a request comes with every call and is unpacked once."""
-        assert self._assembly is not None
-        if number != self._number:
-            self._number, self._request = number, unpacked(request)
-        assert self._request is not None
-        store = _Carried(unpacked(remembered), {})
-        answers = answer_group(self._assembly.client, numbers, self._request, store, self._stack)
-        return _Answers([packed(each) for each in answers], packed(store.kept))
-
-
-_REMOTE = ray.remote(_Actor)
-
-
-def _versions() -> str:
-    """What has to be the same everywhere for equal results; builds for other devices are."""
-    return ", ".join(f"{name} {version(name).partition('+')[0]}" for name in ("spherefed", "torch"))
-
-
-def _facts(data: Dataset) -> str:
-    """A digest by which a data set loaded elsewhere is known to be the same."""
-    shape = torch.tensor([len(data.train), len(data.test), data.num_classes, *data.input_shape])
-    return digest({"labels": data.train.all_labels(), "shape": shape})
+    def groups(self) -> list[int]:
+        """Indices of the groups that the actor has."""
+        return [call.group for call in self.calls if call.group is not None]

@@ -1,4 +1,4 @@
-"""Reaching a Ray cluster, or starting one on this machine: within a bounded time, and ending only what was started."""
+"""Connect to a Ray cluster or start one on this machine, within a bounded time. Only a started cluster is ended."""
 
 import logging
 import os
@@ -16,25 +16,25 @@ except ImportError as error:
     raise ConfigError("the ray engine needs Ray: pip install 'spherefed[ray]'") from error
 
 LOOPBACK = "127.0.0.1"
-LONGEST_TEMPORARY = 30
-"""Characters of a folder below which Ray's sockets still have names that are short enough (107)."""
-LISTENS_WITHIN = 5.0
-"""Seconds for somebody to take the call at an address."""
-CONNECTS_WITHIN = 45.0
-"""Seconds for a cluster to let us in: Ray itself tries for 20 where the token is wrong, and for minutes elsewhere."""
+MAX_TEMP_PATH_LENGTH = 30
+"""Characters. In a longer temporary folder the paths of Ray's sockets exceed the limit of 107 characters."""
+TCP_TIMEOUT = 5.0
+"""Seconds for a TCP connection to the address."""
+CONNECT_TIMEOUT = 45.0
+"""Seconds to connect to a cluster. Ray itself tries for 20 s with a wrong token, and for minutes otherwise."""
 
 
 class Cluster:
-    """A connection to Ray: to the cluster at `address`, or to one of this process's own on this machine.
+    """A connection to Ray: to the cluster at `address`, or to a new one on this machine.
 
-    A connection that the caller has already is used as it is, and left open.
+    If this process is already connected to Ray, that connection is used and stays open.
     """
 
     def __init__(self, address: str | None, workers: int) -> None:
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
-        self._ours = not ray.is_initialized()
+        self._owns_connection = not ray.is_initialized()
         os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-        if not self._ours:
+        if not self._owns_connection:
             return
         if address is None:
             self._start(workers or len(os.sched_getaffinity(0)))
@@ -46,19 +46,19 @@ class Cluster:
         return max(1, int(ray.cluster_resources().get("CPU", 1)))
 
     def close(self) -> None:
-        """Leave the cluster; one that was started here ends."""
-        if self._ours:
+        """Disconnect from the cluster, and end it if it was started here."""
+        if self._owns_connection:
             ray.shutdown()
         if self._scratch is not None:
             self._scratch.cleanup()
 
     def _start(self, num_cpus: int) -> None:
-        # A token of its own, or Ray would write one to the home; once per process, because Ray reads it once.
+        # Without a token Ray would write one to the home directory. Set once per process, because Ray reads it once.
         if "RAY_AUTH_TOKEN_PATH" not in os.environ:
             os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
         folder = tempfile.gettempdir()
         self._scratch = tempfile.TemporaryDirectory(
-            prefix="sf-ray-", dir=folder if len(folder) < LONGEST_TEMPORARY else "/tmp", ignore_cleanup_errors=True
+            prefix="sf-ray-", dir=folder if len(folder) < MAX_TEMP_PATH_LENGTH else "/tmp", ignore_cleanup_errors=True
         )
         try:
             ray.init(
@@ -72,32 +72,32 @@ class Cluster:
             )
         except Exception as error:
             self.close()
-            raise EngineError(f"a local Ray could not be started: {one_line(error)}") from error
+            raise EngineError(f"could not start Ray on this machine: {one_line(error)}") from error
 
 
 def _join(address: str) -> None:
-    """Connect to a running cluster; every way in which that fails is one line.
+    """Connect to a running cluster; every failure is an error of one line.
 
-    Ray may try for minutes and may end the process, so that another process tries first.
+    Ray may try for minutes and may end the process, so a child process tries first.
     """
-    _check_somebody_listens(address)
+    _check_reachable(address)
     try:
-        tried = subprocess.run(
-            [sys.executable, "-c", TRY, address], capture_output=True, text=True, timeout=CONNECTS_WITHIN, check=False
+        trial = subprocess.run(
+            [sys.executable, "-c", TRIAL, address], capture_output=True, text=True, timeout=CONNECT_TIMEOUT, check=False
         )
     except subprocess.TimeoutExpired:
         raise EngineError(
-            f"no Ray cluster answered at {address} within {CONNECTS_WITHIN:.0f} s; {HOW_TO_START}"
+            f"no Ray cluster answered at {address} within {CONNECT_TIMEOUT:.0f} s; {HOW_TO_START}"
         ) from None
-    if tried.returncode != 0:
-        raise EngineError(f"the Ray cluster at {address} cannot be used: {_why(tried.stdout or tried.stderr)}")
+    if trial.returncode != 0:
+        raise EngineError(f"cannot use the Ray cluster at {address}: {_cause(trial.stdout or trial.stderr)}")
     try:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     except Exception as error:
-        raise EngineError(f"the Ray cluster at {address} cannot be used: {one_line(error)}") from error
+        raise EngineError(f"cannot use the Ray cluster at {address}: {one_line(error)}") from error
 
 
-TRY = """
+TRIAL = """
 import logging, sys, traceback
 import ray
 try:
@@ -109,29 +109,31 @@ except BaseException as error:
 HOW_TO_START = "start one with `ray start --head`"
 
 
-def _check_somebody_listens(address: str) -> None:
-    if address == "auto":  # the cluster of this machine: Ray knows where
+def _check_reachable(address: str) -> None:
+    if address == "auto":  # the cluster of this machine, which Ray finds itself
         return
     host, colon, port = address.rpartition(":")
     if not colon or not host or "/" in host or not port.isdigit() or not 0 < int(port) < 2**16:
-        raise ConfigError(f"address must be HOST:PORT of a Ray cluster, or auto for this machine's; got {address!r}")
+        raise ConfigError(
+            f"address must be HOST:PORT of a Ray cluster, or auto for the one on this machine; got {address!r}"
+        )
     try:
-        socket.create_connection((host, int(port)), timeout=LISTENS_WITHIN).close()
+        socket.create_connection((host, int(port)), timeout=TCP_TIMEOUT).close()
     except OSError as error:
-        raise EngineError(f"no Ray cluster is at {address}: {error.strerror or error}; {HOW_TO_START}") from error
+        raise EngineError(f"no Ray cluster at {address}: {error.strerror or error}; {HOW_TO_START}") from error
 
 
-def _why(said: str) -> str:
-    if "AuthToken" in said or "AuthenticationError" in said:
-        return "it wants its token: set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH"
-    return one_line(said)
+def _cause(output: str) -> str:
+    if "AuthToken" in output or "AuthenticationError" in output:
+        return "it requires its token: set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH"
+    return one_line(output)
 
 
-def one_line(said: object) -> str:
-    """What Ray said in several lines, in one."""
-    return " ".join(str(said).split()) or type(said).__name__
+def one_line(message: object) -> str:
+    """Ray's message of several lines in one line."""
+    return " ".join(str(message).split()) or type(message).__name__
 
 
-def last_line(said: object) -> str:
-    """The end of what Ray said: of a traceback, the error itself."""
-    return next((line.strip() for line in reversed(str(said).splitlines()) if line.strip()), type(said).__name__)
+def last_line(message: object) -> str:
+    """The last line of Ray's message: in a traceback, the error itself."""
+    return next((line.strip() for line in reversed(str(message).splitlines()) if line.strip()), type(message).__name__)
