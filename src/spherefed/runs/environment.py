@@ -7,11 +7,16 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from spherefed.components import describe_components
 from spherefed.experiment import Experiment
 
+NUMERICS_VERSION = 2
+"""Raised whenever the same experiment gives other results: runs of different versions are not mixed."""
 
-def environment(experiment: Experiment, *, engine: str, device: str, workers: int) -> dict[str, Any]:
+
+def describe_environment(experiment: Experiment, *, engine: str, device: str, workers: int) -> dict[str, Any]:
     """What the result was computed with."""
+    components = describe_components(experiment.own_components())
     packages = ("spherefed", "torch", "numpy", "scipy", "scikit-learn", "safetensors")
     return {
         **{name: version(name) for name in packages},
@@ -24,6 +29,9 @@ def environment(experiment: Experiment, *, engine: str, device: str, workers: in
         "workers": workers,
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "experiment_digest": experiment.digest(),
+        "numerics_version": NUMERICS_VERSION,
+        "digests": "sha256",
+        **({"components": components} if components else {}),
     }
 
 

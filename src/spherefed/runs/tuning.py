@@ -1,6 +1,6 @@
-"""Grid search on a validation split: the same grid size for every method, the test set never looked at.
+"""Grid search on a validation split: the same grid size for every method; the test set is not used.
 
-15 % of the training data takes the place of the test set. A grid whose best value lies on its edge is extended; the
+15 % of the training data replaces the test set. A grid whose best value lies on its edge is extended; the
 other methods' grids then grow as well, so that no method gets more tries than another.
 """
 
@@ -8,21 +8,26 @@ import math
 import shutil
 import statistics
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from spherefed.assembly import InMemory
+from spherefed.client.evaluation import GLOBAL_TEST, PERSONAL_TEST_BY_CLIENTS
+from spherefed.engines.activity import Activity
 from spherefed.errors import CalibrationError, ConfigError, FederationError
-from spherefed.evaluation import GLOBAL_TEST, PERSONAL_TEST_BY_CLIENTS
-from spherefed.experiment import Experiment, changed
-from spherefed.runner import Engine, run_to_end
+from spherefed.experiment import Experiment, with_settings
+from spherefed.runs.directory import RunDirectory
+from spherefed.runs.jobs import Job, Running, Watch
+from spherefed.runs.runner import Engine, run
 
 VALIDATION = 0.15
 FIRST_SEED = 1000
 """Tuning uses seeds of its own, so that no reported partition was seen in tuning."""
 MAX_POINTS = 16
-"""A grid that still has its best on an edge after so many points is given up with what it has."""
+"""A grid that still has its best on an edge after so many points is not extended further."""
 
 
 @dataclass(slots=True)
@@ -53,7 +58,7 @@ class Search:
         return None
 
     def neighbour(self) -> float:
-        """The untried value nearest to the best one: for methods that owe the others a try."""
+        """The untried value nearest to the best one, for methods with fewer tries than the others."""
         values = sorted(self.scores)
         low, high = values[0] * values[0] / values[1], values[-1] * values[-1] / values[-2]
         nearest_is_low = self.best / low < high / self.best
@@ -61,27 +66,40 @@ class Search:
 
 
 def tune(
-    methods: Mapping[str, Experiment], path: str, grids: Mapping[str, Sequence[float]], *, seeds: int, engine: Engine
+    methods: Mapping[str, Experiment],
+    path: str,
+    grids: Mapping[str, Sequence[float]],
+    *,
+    seeds: int,
+    engine: Engine,
+    in_memory: InMemory | None = None,
+    watch: Watch | None = None,
 ) -> Iterator[Search]:
     """Try each method's grid, extend it, and make the grids equally large; yields after every value tried.
 
-    Grids start equally large too, but may lie elsewhere: MSE wants larger learning rates than cross-entropy.
+    All grids start with the same size, but in different ranges: MSE needs larger learning rates than cross-entropy.
+    `watch` is kept up to date, for a display of progress.
     """
+    score = partial(_score, engine=engine, in_memory=in_memory, watch={} if watch is None else watch)
     sizes = {len(set(grid)) for grid in grids.values()}
     if len(sizes) > 1:
         raise ConfigError(f"every method's grid must start with as many values as the others', got {sorted(sizes)}")
     if min(sizes) < 3 or min(min(grid) for grid in grids.values()) <= 0:
-        raise ConfigError("a grid needs at least three different positive values")
+        few = min(grids.values(), key=lambda grid: (len(set(grid)), min(grid)))
+        raise ConfigError(
+            f"a grid needs at least three different positive values, got {', '.join(f'{value:g}' for value in few)}; "
+            "for example 0.03, 0.1, 0.3"
+        )
     searches = [Search(name, experiment, path) for name, experiment in methods.items()]
     for search in searches:
         for value in sorted(set(grids[search.method])):
-            yield _tried(search, value, seeds, engine)
+            yield _tried(search, value, seeds, score)
         while (value_beyond := search.next_value()) is not None and len(search.scores) < MAX_POINTS:
-            yield _tried(search, value_beyond, seeds, engine)
+            yield _tried(search, value_beyond, seeds, score)
     largest = max(len(search.scores) for search in searches)
     for search in searches:
         while len(search.scores) < largest:
-            yield _tried(search, search.neighbour(), seeds, engine)
+            yield _tried(search, search.neighbour(), seeds, score)
 
 
 def table(searches: Sequence[Search], seeds: int) -> dict[str, Any]:
@@ -102,26 +120,34 @@ def table(searches: Sequence[Search], seeds: int) -> dict[str, Any]:
     }
 
 
-def _tried(search: Search, value: float, seeds: int, engine: Engine) -> Search:
-    experiment = changed(search.experiment, [f"{search.path}={value!r}"])
+def _tried(search: Search, value: float, seeds: int, score: Callable[[str, Experiment], dict[str, float]]) -> Search:
+    experiment = with_settings(search.experiment, [f"{search.path}={value!r}"])
     experiment = replace(
         experiment, data=replace(experiment.data, validation=VALIDATION), evaluate_every=experiment.rounds
     )
-    results = [_score(experiment.with_seed(FIRST_SEED + s), engine) for s in range(seeds)]
+    name = f"{search.method} {value:g}"
+    results = [score(name, experiment.with_seed(FIRST_SEED + s)) for s in range(seeds)]
     stages = results[0].keys()
     search.scores[value] = {stage: statistics.fmean(r[stage] for r in results) for stage in stages}
     return search
 
 
-def _score(experiment: Experiment, engine: Engine) -> dict[str, float]:
+def _score(
+    name: str, experiment: Experiment, *, engine: Engine, in_memory: InMemory | None, watch: Watch
+) -> dict[str, float]:
     folder = Path(tempfile.mkdtemp(prefix="spherefed-tune-"))
+    out = folder / "run"
+    running = watch[out] = Running(Job(name=name, experiment=experiment, out=out), Activity())
     try:
-        result = run_to_end(experiment, folder / "run", engine=engine)
+        for _ in run(experiment, out, engine=engine, in_memory=in_memory, activity=running.activity):
+            pass
+        result = RunDirectory(out).result()
         return {stage: _judged(accuracies) for stage, accuracies in result["accuracy"].items()}
     except (FederationError, CalibrationError):
-        # Diverged (every update was refused as not finite) or died (all features zero): a result, and a bad one.
+        # Diverged (every update was rejected as not finite), or all features are zero: the value counts as 0.
         return dict.fromkeys(("trained", "calibrated") if experiment.calibration else ("trained",), 0.0)
     finally:
+        del watch[out]
         shutil.rmtree(folder)
 
 

@@ -1,0 +1,1 @@
+"""Running experiments into run directories: runner, checkpoints, comparison, tuning, inspection."""

@@ -1,0 +1,77 @@
+"""Several methods on identical partitions over several seeds: the runs behind a table."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from spherefed.assembly import InMemory
+from spherefed.experiment import Experiment
+from spherefed.runs.jobs import Job, JobRound, Watch, run_jobs
+from spherefed.runs.round_log import ROUNDS, read_lines
+from spherefed.runs.runner import Engine, Progress
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Where a comparison is: this method and seed have got so far."""
+
+    method: str
+    seed: int
+    out: Path
+    """The directory of the run."""
+    progress: Progress
+
+
+def compare(
+    methods: Mapping[str, Experiment],
+    seeds: int,
+    out: Path,
+    *,
+    engine: Engine,
+    resume: bool = False,
+    jobs: int = 1,
+    in_memory: InMemory | None = None,
+    watch: Watch | None = None,
+) -> Iterator[Step]:
+    """Run every method for seeds 0 … n−1, each into `out/METHOD/seed-S`, yielding after every round.
+
+    A method whose training is that of an earlier one (they differ in calibration or personalization) goes on from the
+    earlier one's trained model, and from the states of its clients. `jobs` runs go side by side. `watch` shows what
+    happens within rounds.
+    """
+    planned = comparison_jobs(methods, seeds, out, in_memory)
+    for event in run_jobs(planned, engine=engine, processes=jobs, resume=resume, watch=watch):
+        if isinstance(event, JobRound):
+            yield Step(event.job.name, event.job.experiment.seed, event.job.out, event.progress)
+        elif event.error is not None:
+            raise event.error
+
+
+def comparison_jobs(
+    methods: Mapping[str, Experiment], seeds: int, out: Path, in_memory: InMemory | None = None
+) -> list[Job]:
+    """One job per method and seed; of those with the same training, the first one trains."""
+    jobs: list[Job] = []
+    trained: dict[str, Path] = {}
+    for seed in range(seeds):
+        for name, method in methods.items():
+            experiment, path = method.with_seed(seed), out / name / f"seed-{seed}"
+            key = experiment.training_part().digest()
+            jobs.append(Job(name=name, experiment=experiment, out=path, trained=trained.get(key), in_memory=in_memory))
+            trained.setdefault(key, path)
+    return jobs
+
+
+def rounds_before(directories: Iterable[Path]) -> dict[Path, int]:
+    """Rounds in each of these run directories, as far as an interrupted command has left any behind."""
+    return {out: len(read_lines(out / ROUNDS)) for out in directories if (out / ROUNDS).exists()}
+
+
+def num_steps(methods: Mapping[str, Experiment], seeds: int) -> int:
+    """How many rounds `compare` will yield when nothing was run before."""
+    return seeds * sum(experiment.rounds for experiment in shared_training(methods))
+
+
+def shared_training(methods: Mapping[str, Experiment]) -> list[Experiment]:
+    """One experiment per training run: methods that differ only in what comes after it share it."""
+    return list({e.training_part().digest(): e for e in methods.values()}.values())

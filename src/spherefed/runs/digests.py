@@ -1,0 +1,140 @@
+"""Digests of the files of a run, in `digests.json` and in its checkpoints.
+
+They detect change: a damaged disk, a file edited by hand, a file of another run. They are not signatures: whoever can
+write to the directory can write matching digests too.
+"""
+
+import hashlib
+import json
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from spherefed.errors import RunError
+from spherefed.files import parse_json, write_bytes
+
+DIGESTS = "digests.json"
+CLIENT_STATES = "client_states"
+"""The entry of all client states together: the digest of their digests."""
+BEGUN = ("experiment.json", "environment.json", "dataset.json", "partition.safetensors")
+"""Files that are written when a run begins, and never again."""
+FINISHED = (
+    "start.json",
+    "rounds.jsonl",
+    "rejections.jsonl",
+    "statistics.safetensors",
+    "model.safetensors",
+    "result.json",
+    "diagnostics.safetensors",
+)
+"""Files that are final when the run is finished; some runs have no rejections or statistics."""
+
+
+def sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def write_files(folder: Path, contents: Mapping[str, bytes], *, also: Mapping[str, str] | None = None) -> None:
+    """Write files in this order, each atomically, with their digests.
+
+    While they are replaced, the old and the new content are both valid: a run that is killed in between stays whole.
+    `also` are digests of content that is on the disk already.
+    """
+    before, new = stored_digests(folder), {name: sha256(content) for name, content in contents.items()}
+    both = before | {name: [value] for name, value in (also or {}).items()}
+    both |= {name: [*dict.fromkeys([*before.get(name, ()), value])] for name, value in new.items()}
+    _write_digests(folder, both)
+    for name, content in contents.items():
+        write_bytes(folder / name, content)
+    if any(len(both[name]) > 1 for name in new):
+        _write_digests(folder, both | {name: [value] for name, value in new.items()})
+
+
+def begin_files(folder: Path, contents: Mapping[str, bytes]) -> None:
+    """Write the first files of a run in this order, the last one after their digests."""
+    *first, last = contents
+    for name in first:
+        write_bytes(folder / name, contents[name])
+    _write_digests(folder, {name: [sha256(content)] for name, content in contents.items()})
+    write_bytes(folder / last, contents[last])
+
+
+def stored_digests(folder: Path) -> dict[str, list[str]]:
+    """The valid digests of each file; empty for a run that was written before there were digests."""
+    path = folder / DIGESTS
+    if not path.exists():
+        _check_old(folder)
+        return {}
+    try:
+        found = parse_json(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path} cannot be read: {error}") from error
+    known = {*BEGUN, *FINISHED, CLIENT_STATES}
+    if not isinstance(found, dict) or not found.keys() <= known or not all(map(_are_digests, found.values())):
+        raise RunError(f"{path} is damaged: it must list SHA-256 digests of files of the run")
+    return found
+
+
+def check_files(folder: Path, names: Collection[str] = (*BEGUN, *FINISHED)) -> int:
+    """Compare files with their digests; the number of files compared. Raises RunError for the first that differs."""
+    stored = stored_digests(folder)
+    if stored and (unlisted := [name for name in BEGUN if name not in stored]):
+        raise RunError(f"{folder / DIGESTS} is damaged: it has no digest of {', '.join(unlisted)}")
+    wanted = [name for name in names if name in stored]
+    for name in wanted:
+        try:
+            found = sha256((folder / name).read_bytes())
+        except OSError as error:
+            raise RunError(f"{folder / name} cannot be read: {error.strerror}; {DIGESTS} lists it") from error
+        if found not in stored[name]:
+            raise RunError(
+                f"{folder / name} is not as the run wrote it: its SHA-256 is {found[:12]}…, {DIGESTS} says "
+                f"{stored[name][0][:12]}…; restore the file, or run the experiment again"
+            )
+    return len(wanted)
+
+
+def digests_of_files(folder: Path, names: Iterable[str]) -> dict[str, str]:
+    """Digests of those of these files that exist."""
+    return {name: sha256((folder / name).read_bytes()) for name in names if (folder / name).exists()}
+
+
+class GrowingDigest:
+    """SHA-256 of a file of lines while it grows, and its values at the ends of the last two rounds.
+
+    Each line is hashed when it is written: the file is not read again.
+    """
+
+    def __init__(self, content: bytes = b"", next_round: int = 0) -> None:
+        self._sha = hashlib.sha256(content)
+        self._marks = {next_round: self._sha.hexdigest()}
+
+    def add(self, content: bytes) -> None:
+        self._sha.update(content)
+
+    def mark(self, next_round: int) -> None:
+        """All lines of rounds before this one are written."""
+        newest = max(self._marks)
+        self._marks = {newest: self._marks[newest], next_round: self._sha.hexdigest()}
+
+    def at(self, next_round: int) -> str | None:
+        """The digest of the lines of rounds before this one; None if it is not known any more."""
+        return self._marks.get(next_round)
+
+
+def _write_digests(folder: Path, digests: Mapping[str, Any]) -> None:
+    write_bytes(folder / DIGESTS, (json.dumps(digests, indent=2) + "\n").encode())
+
+
+def _are_digests(value: object) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(one, str) and len(one) == 64 for one in value)
+
+
+def _check_old(folder: Path) -> None:
+    """Runs with digests say so in environment.json."""
+    try:
+        environment = parse_json((folder / "environment.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return  # damaged or missing: reported where it is read
+    if isinstance(environment, dict) and environment.get("digests"):
+        raise RunError(f"{folder / DIGESTS} is missing, so changes of the run cannot be detected; restore the file")

@@ -1,0 +1,194 @@
+"""What follows the rounds: re-estimate running statistics, calibrate, evaluate before and after, write the result."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from torch import Tensor
+
+from spherefed.assembly import Assembly
+from spherefed.calibration import Calibration
+from spherefed.client.evaluation import (
+    GLOBAL_TEST,
+    LOCAL_TEST_BY_SAMPLES,
+    PERSONAL_TEST_BY_SAMPLES,
+    counts_of,
+    global_confusion,
+    local_accuracies,
+    measures,
+    pooled_counts,
+    spread_over_clients,
+)
+from spherefed.client.personalization import BlendedFfc
+from spherefed.messages import LEARNED_HEAD, ModelState
+from spherefed.nn.prototypes import coherence
+from spherefed.runs.diagnostics import diagnostics_files
+from spherefed.runs.directory import START, RunDirectory, read_json
+from spherefed.runs.head import keep_statistics, write_client_statistics
+from spherefed.runs.round_log import ROUNDS, RoundLog, read_lines
+from spherefed.schema import kind_of
+from spherefed.server.collection import Calibrated, LocalCounts, calibrate, evaluate_on_clients, reestimate
+from spherefed.server.federation import Fleet
+from spherefed.tensors import Tensors, digest
+
+
+def finish_run(
+    assembly: Assembly,
+    fleet: Fleet,
+    directory: RunDirectory,
+    log: RoundLog,
+    model: ModelState,
+    keep_client_statistics: bool = False,
+) -> None:
+    """Finish a run whose rounds are over: its last step is `result.json`."""
+    experiment = assembly.experiment
+    lines = read_lines(directory.path / ROUNDS)
+    traffic = {"train": _per_client([(r["bytes_down"], r["bytes_up"]) for r in lines], fleet)}
+    seconds = {"train": sum(r["seconds"] for r in lines)}
+    start = read_json(directory.path / START) if (directory.path / START).exists() else None
+    if start is not None:
+        traffic["start"] = _per_client([(start["bytes_down"], start["bytes_up"])], fleet)
+        seconds["start"] = start["seconds"]
+    limits = experiment.limits.of_measuring(log.claims())
+    if experiment.model.batch_statistics == "reestimate":
+        began = time.perf_counter()
+        reestimated = reestimate(fleet, model, experiment.rounds, quorum=experiment.quorum, limits=limits)
+        seconds["reestimate"] = time.perf_counter() - began
+        model = reestimated.model
+        log.append_rejections(reestimated.rejected)
+        traffic["reestimate"] = _per_client([(reestimated.traffic.down, reestimated.traffic.up)], fleet)
+    trained = model
+    evaluated = {"trained": _evaluate(assembly, fleet, log, model)}
+    total: Tensors = {}
+    summary = None
+    if experiment.calibration is not None:
+        began = time.perf_counter()
+        context = assembly.context(model, experiment.rounds)
+        keep = partial(write_client_statistics, directory.path) if keep_client_statistics else None
+        calibrated = calibrate(
+            experiment.calibration, fleet, model, context, quorum=experiment.quorum, limits=limits, keep=keep
+        )
+        seconds["calibrate"] = time.perf_counter() - began
+        model, total = calibrated.model, calibrated.total
+        summary = {**calibrated.summary, "summed": _summed(experiment.calibration, calibrated)}
+        log.append_rejections(calibrated.rejected)
+        keep_statistics(assembly, calibrated, directory.path)
+        earlier = [(r["calibrated"]["bytes_down"], r["calibrated"]["bytes_up"]) for r in lines if "calibrated" in r]
+        traffic["calibrate"] = _per_client([*earlier, (calibrated.traffic.down, calibrated.traffic.up)], fleet)
+        evaluated["calibrated"] = _evaluate(assembly, fleet, log, model)
+    personal = _personal(assembly, fleet, trained, total)
+    if personal is not None:
+        evaluated["trained"].add_local(personal, personal=True)
+        traffic["personalize"] = _per_client([(personal.traffic.down, personal.traffic.up)], fleet)
+        log.append_rejections(personal.rejected)
+    directory.finish(
+        model,
+        {
+            "rounds": experiment.rounds,
+            "accuracy": {stage: found.accuracy for stage, found in evaluated.items()},
+            "measures": {stage: found.measures for stage, found in evaluated.items()},
+            "evaluated": {stage: found.clients for stage, found in evaluated.items()},
+            "calibration": summary,
+            "head": _head_summary(assembly, trained) | ({} if start is None else {"start": start["summary"]}),
+            "personal": None if personal is None else spread_over_clients(personal.clients, personal.counts),
+            "traffic": traffic,
+            "seconds": seconds,
+            "weights_sha256": model.digest(),
+            "frozen_sha256": assembly.local_model.frozen_digest() or None,
+            "statistics_sha256": digest(total) if total else None,
+        },
+        diagnostics_files({stage: found.confusion[0] for stage, found in evaluated.items() if found.confusion}, total),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Evaluation:
+    """What one model reaches: the accuracy and the other measures on each test."""
+
+    accuracy: dict[str, float] = field(default_factory=dict)
+    measures: dict[str, dict[str, Any]] = field(default_factory=dict)
+    confusion: list[Tensor] = field(default_factory=list)
+    """Test examples by true class and answer, if there is a test set."""
+    clients: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """Correct answers and held-out examples of each client that answered the evaluation."""
+
+    def add_local(self, local: LocalCounts, *, personal: bool = False) -> None:
+        """On the clients' own held-out examples; counts of classes are summed over clients."""
+        self.accuracy.update(local_accuracies(local.counts, personal=personal))
+        self.clients.update((k, (c.correct, c.total)) for k, c in zip(local.clients, local.counts, strict=True))
+        if (counts := pooled_counts(local.counts)) is not None:
+            self.measures[PERSONAL_TEST_BY_SAMPLES if personal else LOCAL_TEST_BY_SAMPLES] = measures(counts)
+
+
+def _evaluate(assembly: Assembly, fleet: Fleet, log: RoundLog, model: ModelState) -> _Evaluation:
+    experiment, found = assembly.experiment, _Evaluation()
+    confusion = global_confusion(assembly.local_model, model, assembly.test)
+    if confusion is not None:
+        on_test = counts_of(confusion)
+        found.confusion.append(confusion)
+        found.accuracy[GLOBAL_TEST] = on_test.accuracy
+        found.measures[GLOBAL_TEST] = measures(on_test)
+    if experiment.data.held_out and not assembly.local_model.private:
+        local = evaluate_on_clients(
+            fleet,
+            model,
+            experiment.rounds,
+            num_classes=assembly.dataset.num_classes,
+            quorum=experiment.quorum,
+            limits=experiment.limits.of_measuring({}),
+        )
+        log.append_rejections(local.rejected)
+        found.add_local(local)
+    return found
+
+
+def _summed(calibration: Calibration, calibrated: Calibrated) -> dict[str, Any]:
+    """What the head was computed from; `rejections.jsonl` says why clients were left out."""
+    total = calibrated.total
+    summed: dict[str, Any] = {
+        "clients": len(calibrated.clients),
+        "left_out": sorted({line.client for line in calibrated.rejected}),
+    }
+    if {"counts", "gram", "cross"} <= total.keys():  # FFC: a zero feature vector has no direction and is not counted
+        examples, zero_vectors = total["counts"].tolist()
+        return {**summed, "examples": examples, "zero_vectors": zero_vectors}
+    count: Callable[[Tensors], int] | None = getattr(calibration, "num_examples", None)
+    return summed if count is None else {**summed, "examples": count(total)}
+
+
+def _head_summary(assembly: Assembly, model: ModelState) -> dict[str, Any]:
+    """The kind of the head in training, and its coherence if all clients share one head of several rows."""
+    shared = LEARNED_HEAD not in assembly.local_model.private and assembly.dataset.num_classes > 1
+    return {
+        "kind": kind_of(assembly.experiment.model.head),
+        "coherence": coherence(assembly.local_model.head_of(model)) if shared else None,
+    }
+
+
+def _personal(assembly: Assembly, fleet: Fleet, trained: ModelState, total: Tensors) -> LocalCounts | None:
+    """Every client's own model, personalised or kept since training, on that client's held-out examples."""
+    experiment, personal = assembly.experiment, assembly.experiment.personalization
+    if not experiment.data.held_out or (personal is None and not assembly.local_model.private):
+        return None
+    extra = total if isinstance(personal, BlendedFfc) else {}
+    return evaluate_on_clients(
+        fleet,
+        trained,
+        experiment.rounds,
+        personalize=personal is not None,
+        extra=extra,
+        num_classes=assembly.dataset.num_classes,
+        quorum=experiment.quorum,
+        limits=experiment.limits.of_measuring({}),
+    )
+
+
+def _per_client(pairs: list[tuple[dict[Any, int], dict[Any, int]]], fleet: Fleet) -> dict[str, float]:
+    """Mean bytes per client over the whole run, clients that were never asked included."""
+    num_clients = len(fleet.clients)
+    return {
+        "down": sum(sum(down.values()) for down, _ in pairs) / num_clients,
+        "up": sum(sum(up.values()) for _, up in pairs) / num_clients,
+    }

@@ -1,0 +1,91 @@
+"""Models of finished runs: load them, and evaluate them on data."""
+
+import warnings
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from spherefed.assembly import build_classifier, build_local_model, load_named, on_device
+from spherefed.client.evaluation import Counts, count_correct
+from spherefed.data.dataset import Dataset
+from spherefed.data.shared_format import SharedFormat
+from spherefed.errors import DataError, RunError
+from spherefed.experiment import Experiment, read_experiment
+from spherefed.nn.classifier import Classifier
+from spherefed.nn.encoders import InMemoryEncoder
+from spherefed.runs.directory import RunDirectory, read_object
+from spherefed.tensors import one_thread, strip_prefix
+
+MAX_SIDE = 10**6
+
+
+def load(run_directory: str | Path, client: int | None = None, *, encoder: nn.Module | None = None) -> Classifier:
+    """The final (calibrated) module of a finished run, in eval mode; if a part is private, that of one client.
+
+    `encoder` is needed if the run was given its encoder as a module. Only its structure is used: the weights are those
+    of the run. A warning says which of the user's own components have changed since the run. Instead of a run, the path
+    may be a .safetensors file of `spherefed export`.
+    """
+    path = Path(run_directory)
+    if path.is_file():
+        from spherefed.runs.export import load_exported
+
+        return load_exported(path)
+    directory = RunDirectory(path)
+    directory.check_whole(states=False)
+    model, experiment = directory.model(), read_experiment(path)
+    shape, dtype, num_classes = _description(path / "dataset.json")
+    if lines := directory.changed_components(experiment):
+        warnings.warn(f"{path}: components have changed since the run: {'; '.join(lines)}", stacklevel=2)
+    if encoder is not None and isinstance(experiment.model.encoder, InMemoryEncoder):
+        named = InMemoryEncoder.of(encoder)  # a module that has been trained since has other weights
+        experiment = replace(experiment, model=replace(experiment.model, encoder=named))
+    classifier = build_classifier(experiment, shape, num_classes, dtype=dtype, encoder=encoder)
+    local_model = build_local_model(replace(experiment, stack=0), classifier)
+    stored = directory.result().get("frozen_sha256")
+    if stored is not None and stored != local_model.frozen_digest():
+        raise RunError(f"{path}: the frozen encoder built here has other weights than in the run; install its release")
+    if local_model.private and client is None:
+        raise RunError(f"{path}: a part of the model stays with each client; name the one whose model to load")
+    if client is not None and not 0 <= client < experiment.partition.clients:
+        raise RunError(f"{path} has clients 0 to {experiment.partition.clients - 1}, not {client}")
+    state = directory.client_states().load(client, before=experiment.rounds) if client is not None else None
+    local_model.load_state(model, strip_prefix("private", state) if state else None)
+    # In the usual layout, which for example tensor files need.
+    local_model.classifier.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
+    return local_model.classifier.eval()
+
+
+def _description(path: Path) -> tuple[tuple[int, ...], str, int]:
+    """Input shape, input dtype and number of classes of the data of a run."""
+    data = read_object(path)
+    shape, dtype, classes = data.get("input_shape"), data.get("input_dtype", "float32"), data.get("classes")
+    if not isinstance(shape, list) or not all(type(side) is int and 0 < side < MAX_SIDE for side in shape):
+        raise RunError(f"{path} is damaged: input_shape must be a list of positive whole numbers")
+    if not isinstance(classes, list) or not classes or not isinstance(getattr(torch, str(dtype), None), torch.dtype):
+        raise RunError(f"{path} is damaged: it must list the classes, and input_dtype must be a dtype of torch")
+    return tuple(shape), str(dtype), len(classes)
+
+
+def _as_in_training(experiment: Experiment, data: Dataset) -> Dataset:
+    """With the normalization that a pretrained encoder, or the experiment, has for all data."""
+    wanted = experiment.shared_format
+    return SharedFormat(mean=wanted.mean, std=wanted.std).apply_to(data)
+
+
+def evaluate_run(run_directory: Path, data: str, *, device: str = "cpu", data_root: str | None = None) -> Counts:
+    """Correct answers of a finished run's final model on the test part of a data set."""
+    classifier = on_device(load(run_directory), device)
+    experiment = read_experiment(run_directory)
+    test = _as_in_training(experiment, load_named(experiment, data, data_root))
+    if test.num_classes > classifier.num_classes:
+        raise DataError(f"{data} has {test.num_classes} classes, the model of {run_directory} {classifier.num_classes}")
+    try:
+        with one_thread():
+            return count_correct(classifier, test.test, torch.device(device))
+    except RuntimeError as error:
+        raise DataError(
+            f"the model of {run_directory} cannot read {data}, inputs {test.input_shape}: {error}"
+        ) from error
