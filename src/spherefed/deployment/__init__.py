@@ -1,1 +1,1 @@
-"""One federation over several sites' machines: who is there, what sites do and what the server does."""
+"""A federation across the machines of several sites: deployment folder, handshake, site and server."""

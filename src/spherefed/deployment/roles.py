@@ -1,15 +1,12 @@
-"""The two roles that keep running: the server's SuperLink, and a site's SuperNode with its resident client app.
+"""The two long-running roles: the server's SuperLink and front, and a site's SuperNode and client app process.
 
-Each is a supervisor in the foreground: it starts Flower's own programs, and ends them when it ends.
+Each role is a supervisor in the foreground: it starts Flower's programs and ends them when it ends itself.
 """
 
 import ctypes
-import http.client
 import json
 import os
-import re
 import secrets
-import shutil
 import signal
 import socket
 import ssl
@@ -23,62 +20,112 @@ from pathlib import Path
 from typing import Any
 
 from spherefed.deployment.folder import (
-    CONNECTION,
     ServerFolder,
     SiteFolder,
     read_server,
     read_site,
     toml_value,
+    write_app,
     write_connection,
 )
-from spherefed.deployment.site import Site
+from spherefed.deployment.keys import PRIVATE_KEY, register_sites, site_keys
+from spherefed.deployment.programs import PATIENCE, environment, free_port, healthy, program
+from spherefed.deployment.site_config import Site
 from spherefed.errors import ConfigError, FederationError
-from spherefed.files import write_bytes
+from spherefed.files import private_files
+from spherefed.schema import to_plain
 
-PATIENCE = 60.0
-"""Seconds for a program to come up or to go down."""
-NODES = "nodes.json"
 PR_SET_PDEATHSIG = 1
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
-"""Seconds before a program that ended is started again."""
-QUIET = {
-    "FLWR_TELEMETRY_ENABLED": "0",
-    "FLWR_DISABLE_UPDATE_CHECK": "1",
-    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-}
-"""Flower makes no calls of its own to the outside."""
+"""Seconds before a program that ended is restarted."""
 
 
 def serve_role(folder: Path, announce: Callable[[str], None]) -> None:
-    """Run the SuperLink until it is told to stop; admit the sites' keys as soon as it is up."""
+    """Run the SuperLink on loopback and the front that sites connect to, until told to stop."""
+    with private_files():
+        _make_private(folder)
+        _serve(folder, _forgiving(announce))
+
+
+def _serve(folder: Path, announce: Callable[[str], None]) -> None:
     server = read_server(folder)
-    write_connection(folder, server)
-    command = [program("flower-superlink"), "--host", server.listen, "--port", str(server.port)]
+    if _listening(server):
+        raise ConfigError(f"port {server.port} is in use; stop the other server, or change the port in server.toml")
+    address = (
+        (server.local_address, server.port) if server.insecure else ("127.0.0.1", server.control_port or free_port())
+    )
+    write_connection(folder, server, address)
+    write_app(folder)
+    superlink_command = _superlink_command(folder, server, address)
+    with _stoppable() as stopping, _started(superlink_command, environment(folder)) as superlink:
+        end = time.monotonic() + PATIENCE
+        while not (ready := healthy(folder, server)) and superlink.poll() is None and not stopping():
+            if time.monotonic() > end:
+                raise FederationError(f"the SuperLink did not answer within {PATIENCE:g} s; see its messages above")
+            time.sleep(0.2)
+        if ready and not stopping():
+            with _front(folder, server, address, announce) as front_runs:
+                announce(f"ready: {server.address}:{server.port}, waiting for {', '.join(server.sites)}")
+                while superlink.poll() is None and front_runs() and not stopping():
+                    time.sleep(0.2)
+                if not front_runs():
+                    raise FederationError("the front of the server ended; see its messages above")
+    if not stopping():
+        raise FederationError(f"the SuperLink ended with exit code {superlink.returncode}; see its messages above")
+
+
+def _superlink_command(folder: Path, server: ServerFolder, address: tuple[str, int]) -> list[str]:
+    command = [program("flower-superlink"), "--host", address[0], "--port", str(address[1])]
     command += ["--database", str(folder / "state.db"), "--disable-runtime-dependency-installation"]
     if server.insecure:
-        command += ["--insecure"]
-    else:
-        command += ["--ssl-ca-certfile", str(folder / "ca.crt"), "--ssl-certfile", str(folder / "server.crt")]
-        command += ["--ssl-keyfile", str(folder / "server.key"), "--enable-supernode-auth"]
-    if _listening(server):
-        raise ConfigError(f"port {server.port} is in use already: another server, or change it in server.toml")
-    with _stoppable() as stopping, _started(command, environment(folder)) as superlink:
-        end = time.monotonic() + PATIENCE
-        while not healthy(folder, server) and superlink.poll() is None and time.monotonic() < end and not stopping():
-            time.sleep(0.2)
-        if superlink.poll() is None and not stopping():
-            if not server.insecure:
-                _admit_sites(folder, server)
-            announce(f"ready: {server.address}:{server.port}, waiting for {', '.join(server.sites)}")
-        while superlink.poll() is None and not stopping():
-            time.sleep(0.2)
-    if not stopping():
-        raise FederationError(f"the SuperLink ended with code {superlink.returncode}; its messages are above")
+        return [*command, "--insecure"]
+    command += ["--ssl-ca-certfile", str(folder / "ca.crt"), "--ssl-certfile", str(folder / "server.crt")]
+    return [*command, "--ssl-keyfile", str(folder / "server.key"), "--enable-supernode-auth"]
+
+
+@contextmanager
+def _front(
+    folder: Path, server: ServerFolder, superlink: tuple[str, int], announce: Callable[[str], None]
+) -> Iterator[Callable[[], bool]]:
+    """Register the sites' keys, then run the front in the block; yield a function that tells whether it still runs."""
+    if server.insecure:  # loopback only, where a front would protect nothing: the SuperLink is reachable as well
+        yield lambda: True
+        return
+    from spherefed.deployment.front import front, server_tls
+    from spherefed.deployment.front_rules import Rules
+    from spherefed.engines import flower_http
+
+    register_sites(folder, server)
+    current_keys = site_keys(folder)
+    rules = Rules(
+        routes=flower_http.node_routes(),
+        media_type=flower_http.MEDIA_TYPE,
+        request_headers=flower_http.REQUEST_HEADERS,
+        response_headers=flower_http.RESPONSE_HEADERS,
+        authenticates=lambda headers: flower_http.signer(headers, current_keys()) is not None,
+    )
+    with front(
+        (server.listen, server.port),
+        superlink,
+        rules,
+        tls=server_tls(str(folder / "server.crt"), str(folder / "server.key")),
+        superlink_tls=ssl.create_default_context(cafile=str(folder / "ca.crt")),
+        announce=announce,
+    ) as front_runs:
+        yield front_runs
 
 
 def join_role(folder: Path, announce: Callable[[str], None]) -> None:
-    """Be a site until told to stop; while there is no server, or it does not admit this site, try again and again."""
+    """Run a site until it is told to stop; retry while the server is down or does not accept this site."""
+    with private_files():
+        _make_private(folder)
+        _join(folder, _forgiving(announce))
+
+
+def _join(folder: Path, announce: Callable[[str], None]) -> None:
     site = read_site(folder)
+    if not site.insecure and not (folder / PRIVATE_KEY).exists():
+        raise ConfigError(f"{folder / PRIVATE_KEY} is missing; make it with `spherefed deploy join {folder} --new-key`")
     home = folder / "flower"
     home.mkdir(exist_ok=True)
     secret, config = home / "secret", home / "node.toml"
@@ -95,9 +142,7 @@ def join_role(folder: Path, announce: Callable[[str], None]) -> None:
             if stopping():
                 break
             pause = FIRST_PAUSE if time.monotonic() - began > PATIENCE else min(2 * pause, LONGEST_PAUSE)
-            announce(
-                f"the SuperNode ended with code {code}, its messages are above; it is started again in {pause:g} s"
-            )
+            announce(f"the SuperNode ended with exit code {code}, see its messages above; restart in {pause:g} s")
             _sleep(pause, stopping)
 
 
@@ -109,7 +154,7 @@ def _be_node(
     stopping: Callable[[], bool],
     announce: Callable[[str], None],
 ) -> int | None:
-    """One life of the SuperNode, with a resident that is started again when it dies; the exit code."""
+    """Run the SuperNode until it ends, and restart its client app process when that ends; return the exit code."""
     port = free_port()
     command = [program("flower-supernode"), "--superlink", site.server, "--node-config", str(config)]
     command += ["--isolation", "process", "--host", "127.0.0.1", "--port", str(port)]
@@ -118,17 +163,34 @@ def _be_node(
         command += ["--insecure"]
     else:
         command += ["--root-certificates", str(folder / "ca.crt")]
-        command += ["--auth-supernode-private-key", str(folder / "site.key")]
-    resident = [sys.executable, "-m", "spherefed.deployment.resident", f"127.0.0.1:{port}", str(secret)]
+        command += ["--auth-supernode-private-key", str(folder / PRIVATE_KEY)]
+    site_process = [sys.executable, "-m", "spherefed.deployment.site_process", f"127.0.0.1:{port}", str(secret)]
     with _started(command, environment(folder)) as node:
         while node.poll() is None and not stopping():
-            with _started(resident, environment(folder)) as executor:
+            with _started(site_process, environment(folder)) as executor:
                 while node.poll() is None and executor.poll() is None and not stopping():
                     time.sleep(0.2)
             if node.poll() is None and not stopping():
-                announce(f"the client app ended with code {executor.returncode}; it is started again")
+                announce(f"the client app ended with exit code {executor.returncode}; restart")
                 _sleep(FIRST_PAUSE, stopping)
     return node.returncode
+
+
+def _forgiving(announce: Callable[[str], None]) -> Callable[[str], None]:
+    """Go on if a line cannot be written, for example to a log on a full disk."""
+
+    def forgiving(line: str) -> None:
+        with suppress(OSError):
+            announce(line)
+
+    return forgiving
+
+
+def _make_private(folder: Path) -> None:
+    """Close a role's folder and the SuperLink's database to other accounts, also if they were created open."""
+    folder.chmod(0o700)
+    for database in folder.glob("state.db*"):
+        database.chmod(0o600)
 
 
 def _sleep(seconds: float, stopping: Callable[[], bool]) -> None:
@@ -137,102 +199,26 @@ def _sleep(seconds: float, stopping: Callable[[], bool]) -> None:
         time.sleep(0.1)
 
 
-def program(name: str) -> str:
-    """One of Flower's programs: beside this Python, or on the path."""
-    beside = Path(sys.executable).with_name(name)
-    found = str(beside) if beside.exists() else shutil.which(name)
-    if found is None:
-        raise ConfigError(f"{name} is not installed: pip install 'spherefed[flower]'")
-    return found
-
-
-def environment(folder: Path) -> dict[str, str]:
-    """For Flower's programs: silent, and with a home of their own instead of the user's."""
-    beside = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
-    home = (folder / "flower").resolve()
-    return {"OMP_NUM_THREADS": "1", **os.environ, **QUIET, "FLWR_HOME": str(home), "PATH": beside}
-
-
-def healthy(folder: Path, server: ServerFolder) -> bool:
-    """Whether the SuperLink answers."""
-    host = server.near
-    connection: http.client.HTTPConnection
-    if server.insecure:
-        connection = http.client.HTTPConnection(host, server.port, timeout=2)
-    else:
-        context = ssl.create_default_context(cafile=str(folder / "ca.crt"))
-        connection = http.client.HTTPSConnection(host, server.port, timeout=2, context=context)
-    try:
-        connection.request("GET", "/health")
-        return connection.getresponse().status == http.client.OK
-    except (OSError, http.client.HTTPException):
-        return False
-    finally:
-        connection.close()
-
-
-def flwr(folder: Path, *arguments: str) -> str:
-    """What Flower's command says."""
-    command = [program("flwr"), *arguments]
-    try:
-        said = subprocess.run(
-            command, env=environment(folder), capture_output=True, text=True, timeout=PATIENCE, check=False
-        )
-    except subprocess.TimeoutExpired:
-        raise FederationError(f"flwr {arguments[0]} did not answer within {PATIENCE:g} s") from None
-    if said.returncode:
-        raise FederationError(f"flwr {arguments[0]} failed: {' '.join((said.stdout + said.stderr).split())}")
-    return said.stdout
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 def _listening(server: ServerFolder) -> bool:
-    host = server.near
+    host = server.local_address
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         probe.settimeout(1)
         return probe.connect_ex((host, server.port)) == 0
 
 
-def _admit_sites(folder: Path, server: ServerFolder) -> None:
-    """Register every site's public key and note which node it is; one that is registered already stays so."""
-    nodes = read_nodes(folder)
-    for name in server.sites:
-        key = folder / "keys" / f"{name}.pub"
-        if not key.exists():
-            continue
-        said = flwr(folder, "supernode", "register", str(key), CONNECTION, "--name", name, "--format", "json")
-        found = re.search(r'"node-id": "?(\d+)', said)
-        if found:
-            nodes[name] = found[1]
-        elif "already" not in said:
-            raise FederationError(f"the key of site {name} was not admitted: {' '.join(said.split())}")
-    write_bytes(folder / NODES, json.dumps(nodes, indent=2).encode())
-
-
-def read_nodes(folder: Path) -> dict[str, str]:
-    """Which of Flower's nodes is which site."""
-    try:
-        found: dict[str, str] = json.loads((folder / NODES).read_text(encoding="utf-8"))
-    except (OSError, ValueError):  # not written yet, or not whole
-        return {}
-    return found
-
-
 def _node_config(site: SiteFolder) -> str:
-    """What the client app is told by Flower, as TOML: everything of site.toml that is the site's own business."""
-    wanted = {f.name for f in fields(Site)}
-    return "".join(f"{f.name} = {toml_value(getattr(site, f.name))}\n" for f in fields(site) if f.name in wanted)
+    """The node config that Flower passes to the client app, as TOML: the fields of site.toml that `Site` has.
+
+    Flower has neither lists nor tables there.
+    """
+    values = {f.name: getattr(site, f.name) for f in fields(Site)}
+    values |= {"allow": ",".join(site.allow), "limits": json.dumps(to_plain(site.limits))}
+    return "".join(f"{name} = {toml_value(value)}\n" for name, value in values.items())
 
 
 @contextmanager
 def _stoppable() -> Iterator[Callable[[], bool]]:
-    """Within it, SIGTERM and Ctrl-C are no more than an answer to the question whether to stop."""
+    """Within the block, SIGTERM and Ctrl-C only make the yielded function return True."""
     asked: list[int] = []
     signals = (signal.SIGTERM, signal.SIGINT)
     before = {number: signal.signal(number, lambda number, _: asked.append(number)) for number in signals}
@@ -243,14 +229,19 @@ def _stoppable() -> Iterator[Callable[[], bool]]:
             signal.signal(number, handler)
 
 
+PRIVATE_UMASK = 0o077
+"""What Flower's programs write, such as state.db, only this user can read."""
+
+
 @contextmanager
-def _started(command: Sequence[str], surroundings: dict[str, str]) -> Iterator["subprocess.Popen[Any]"]:
-    """A program in a group of its own, ended with everything it started when the block is left."""
+def _started(command: Sequence[str], environment: dict[str, str]) -> Iterator["subprocess.Popen[Any]"]:
+    """Start a program in its own process group; at the end of the block, end the whole group."""
     process = subprocess.Popen(
         command,
-        env=surroundings,
+        env=environment,
         start_new_session=True,
         stdin=subprocess.DEVNULL,
+        umask=PRIVATE_UMASK,
         preexec_fn=_die_with_parent,  # noqa: PLW1509 - there are no threads here
     )
     try:
@@ -260,7 +251,7 @@ def _started(command: Sequence[str], surroundings: dict[str, str]) -> Iterator["
 
 
 def _die_with_parent() -> None:
-    """Whoever is killed takes his programs along: a SuperNode without supervisor would look alive and do nothing."""
+    """Kill the program when its supervisor is killed: a SuperNode alone would stay connected and do nothing."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 

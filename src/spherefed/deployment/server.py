@@ -1,4 +1,4 @@
-"""What the server does: call the roll, assemble, and run the same loop as every engine on the nodes that answered."""
+"""The server of a federation: handshake with the sites, assemble, and run the same round loop as every engine."""
 
 import json
 import secrets
@@ -7,66 +7,93 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from torch import Tensor
 
-from spherefed.assembly import Assembly, assemble, build_bench, pooled
+from spherefed.assembly import Assembly, assemble, build_parts, pooled
 from spherefed.data import sources
-from spherefed.data.convention import without_examples
 from spherefed.data.dataset import Dataset
 from spherefed.data.partition import Partition, Sites
-from spherefed.deployment.roll import Roll
-from spherefed.deployment.roll_call import Member, usual
-from spherefed.engines.flower import Exchange, NodeFleet
-from spherefed.environment import environment
+from spherefed.data.shared_format import without_examples
+from spherefed.deployment.handshake import Member, majority
+from spherefed.deployment.membership import Membership
+from spherefed.engines.flower import Messenger, NodeFleet
 from spherefed.errors import ConfigError
-from spherefed.experiment import SITES, Experiment, from_text
-from spherefed.runner import Progress, run_assembled
-from spherefed.runs import RunDirectory, read_json
+from spherefed.experiment import SITES, Experiment, experiment_from_json
+from spherefed.runs.directory import RunDirectory, read_json
+from spherefed.runs.environment import describe_environment
+from spherefed.runs.runner import Progress, run_assembled
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Order:
-    """What `spherefed deploy run` asks the server for."""
+class RunRequest:
+    """The run that `spherefed deploy run` asks the server for."""
 
     experiment: str
     """As JSON."""
     out: str
+    """The run directory, on the server."""
     resume: bool = False
     wait: float = 120.0
-    """Seconds to wait for all sites to be there."""
+    """Seconds to wait until all sites are connected."""
     device: str = "cpu"
     data_root: str = ""
     keys: str = "{}"
-    """Which client's key each node has, as JSON; empty where there are no keys."""
+    """The client whose key each node has, as JSON {node: client}; empty without authentication."""
+    sites: str = "[]"
+    """The names of the sites by client number, as JSON."""
 
 
-def serve(open_exchange: Callable[[str], Exchange], order: Order) -> Iterator[Progress]:
-    """Run the order to its end, yielding after every round."""
-    experiment, out = from_text(order.experiment).apart(), Path(order.out)
+def serve(open_messenger: Callable[[str], Messenger], request: RunRequest) -> Iterator[Progress]:
+    """Run the experiment to its end; yield after every round."""
+    experiment, out = experiment_from_json(request.experiment).unstacked(), Path(request.out)
     if experiment.stack:
-        raise ConfigError(f"stack = {experiment.stack} needs clients in one process; use stack = 0 between sites")
-    if order.resume and RunDirectory(out).finished:
+        raise ConfigError(
+            f"stack = {experiment.stack} needs all clients in one process; set stack = 0 for a deployment"
+        )
+    if request.resume and RunDirectory(out).finished:
         RunDirectory(out).check_experiment(experiment)
         return
-    if not order.resume:
+    if not request.resume:
         RunDirectory(out).check_new()
-    run = _run_id(out, resume=order.resume)
-    keys = {int(node): client for node, client in json.loads(order.keys).items()}
-    roll = Roll(open_exchange(run), experiment, keys)
-    roll.call(order.wait)
-    assembly = assemble_server(experiment, roll.members, device=order.device, data_root=order.data_root or None)
-    roll.settle(assembly)
+    run = _run_id(out, resume=request.resume)
+    keys = {int(node): client for node, client in json.loads(request.keys).items()}
+    membership = Membership(open_messenger(run), experiment, keys)
+    membership.wait_for_sites(request.wait)
+    assembly = assemble_server(
+        experiment, membership.members, device=request.device, data_root=request.data_root or None
+    )
+    membership.check_agreement(assembly)
 
-    fleet = NodeFleet(roll.exchange, experiment.partition.clients, roll.locate, experiment.deadline)
-    surroundings = environment(experiment, engine="flower", device=order.device, workers=0)
-    surroundings |= {"run": run, "sites": roll.register()}
-    # A checkpoint after every round: it tells sites what they need not remember any longer (`site.py`).
+    fleet = NodeFleet(
+        membership.messenger,
+        experiment.partition.clients,
+        membership.locate_clients,
+        experiment.deadline,
+        _max_measure_bytes(assembly),
+    )
+    environment = describe_environment(experiment, engine="flower", device=request.device, workers=0)
+    environment |= {"run": run, "sites": membership.describe(json.loads(request.sites))}
+    # One checkpoint per round: sites rely on it when they delete old client states (`site.py`).
     yield from run_assembled(
-        assembly, lambda _: fleet, out, surroundings=surroundings, checkpoint_every=1, resume=order.resume
+        assembly, lambda _: fleet, out, environment=environment, checkpoint_every=1, resume=request.resume
     )
 
 
+def _max_measure_bytes(assembly: Assembly) -> int | None:
+    """Most bytes of the moments of one site; None without a calibration."""
+    max_examples, head = assembly.experiment.limits.max_examples, assembly.local_model.head_of(assembly.initial())
+    sizes = []
+    for calibration in (assembly.config.start, assembly.config.calibration):
+        if calibration is not None:
+            most: Callable[[Tensor, int], int] | None = getattr(calibration, "max_bytes", None)
+            if most is None:  # a user's need not have it
+                return None
+            sizes.append(most(head, max_examples))
+    return max(sizes, default=None)
+
+
 def _run_id(out: Path, *, resume: bool) -> str:
-    """What tells this run from others of the same experiment, also after it is resumed."""
+    """An id that distinguishes this run from other runs of the same experiment; a resumed run keeps it."""
     found = read_json(out / "environment.json") if resume and (out / "environment.json").exists() else {}
     return str(found.get("run") or secrets.token_hex(8))
 
@@ -74,21 +101,22 @@ def _run_id(out: Path, *, resume: bool) -> str:
 def assemble_server(
     experiment: Experiment, members: Mapping[int, Member], *, device: str = "cpu", data_root: str | None = None
 ) -> Assembly:
-    """What the server needs: the model, and test data if it has any of its own."""
+    """The parts that the server needs: the model, and test data if the server has its own."""
     if not isinstance(experiment.partition, Sites):
         return assemble(experiment, device=device, data_root=data_root)
     if experiment.data.name == SITES:
-        data = without_examples(experiment.data.classes, usual(members, lambda each: each.input_shape))
+        data = without_examples(experiment.data.classes, majority(members, lambda each: each.input_shape))
     else:
-        data = _for_testing(experiment, data_root)
+        data = _server_test_data(experiment, data_root)
     clients = experiment.partition.clients
-    nothing = np.zeros(0, dtype=np.int64)
-    parts = Partition((nothing,) * clients, np.zeros((clients, data.num_classes), dtype=np.int64))
-    bench = build_bench(experiment, data.input_shape, data.num_classes, device)
-    return Assembly(experiment, data, parts, bench)
+    no_examples = np.zeros(0, dtype=np.int64)
+    parts = Partition((no_examples,) * clients, np.zeros((clients, data.num_classes), dtype=np.int64))
+    return build_parts(experiment, data, parts, device=device, data_root=data_root)
 
 
-def _for_testing(experiment: Experiment, data_root: str | None) -> Dataset:
-    """The server's own data, of which all are for testing: training is what sites do."""
-    found = pooled(experiment.data.convention.applied(sources.load(experiment.data.name, data_root, fewest_classes=1)))
+def _server_test_data(experiment: Experiment, data_root: str | None) -> Dataset:
+    """The server's own data, all used as test set: only sites train."""
+    wanted = experiment.data
+    own = sources.load(wanted.name, data_root, min_classes=1, resize=wanted.resize)
+    found = pooled(experiment.shared_format.apply_to(own))
     return replace(found, train=found.test, test=found.train)
