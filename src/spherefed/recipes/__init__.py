@@ -1,6 +1,5 @@
-"""Experiments by name, and the methods to run on them."""
+"""Experiments by name, and the methods to compare on them."""
 
-import json
 from collections.abc import Callable
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -8,21 +7,25 @@ from pathlib import Path
 
 from spherefed.errors import ConfigError
 from spherefed.experiment import Experiment
+from spherefed.files import parse_json
 from spherefed.recipes.digits import digits
 from spherefed.recipes.images import cifar10, cifar100, fashion_mnist, tiny_imagenet
 from spherefed.recipes.methods import Settings
+from spherefed.recipes.one_shot import cifar100_one_shot, digits_one_shot
 
 RECIPES: dict[str, Callable[[], Experiment]] = {
     "digits": digits,
+    "digits-one-shot": digits_one_shot,
     "fashion-mnist": fashion_mnist,
     "cifar10": cifar10,
     "cifar100": cifar100,
+    "cifar100-one-shot": cifar100_one_shot,
     "tiny-imagenet": tiny_imagenet,
 }
 
 
 def tuned(recipe: str) -> Settings:
-    """The values `spherefed tune` chose for this recipe; none if it was never tuned."""
+    """The hyper-parameters that `spherefed tune` chose for this recipe; empty if there are none."""
     file = files(__package__) / "tuned" / f"{recipe}.json"
     if not file.is_file():
         return {}
@@ -30,9 +33,13 @@ def tuned(recipe: str) -> Settings:
 
 
 def read_tuned(file: Path | Traversable) -> Settings:
-    """The chosen values of a file that `spherefed tune` wrote."""
+    """The chosen hyper-parameters in a file written by `spherefed tune`."""
     try:
-        methods = json.loads(file.read_text(encoding="utf-8"))["methods"]
-        return {name: dict(found["chosen"]) for name, found in methods.items()}
+        methods = parse_json(file.read_text(encoding="utf-8"))["methods"]
+        return {name: dict(entry["chosen"]) for name, entry in methods.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ConfigError(f"{file} cannot be read as a table of `spherefed tune`: {error!r}") from error
+        reason = error.strerror if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+        raise ConfigError(
+            f"{file} cannot be read as the output of `spherefed tune`: {reason}; "
+            "write it with `spherefed tune … --out FILE`"
+        ) from error

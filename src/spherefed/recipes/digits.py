@@ -1,13 +1,13 @@
-"""The demo: scikit-learn's digits over ten clients with strong label skew."""
+"""The demo: scikit-learn's digits, ten clients with strong label skew."""
 
+from spherefed.client.training import LocalTraining
 from spherefed.data.partition import Dirichlet
 from spherefed.experiment import Data, Experiment, Model
 from spherefed.nn.encoders import Mlp
-from spherefed.training import LocalTraining
 
 
 def digits() -> Experiment:
-    """FedAvg, ten local epochs as in the paper; `methods` turns it into the other methods."""
+    """FedAvg with ten local epochs as in the paper; `methods` derives the other methods from it."""
     return Experiment(
         name="digits",
         rounds=20,

@@ -1,17 +1,21 @@
 """Image data sets at the paper's scale: ten clients, α = 0.1, E = 10, 100 rounds, batch 64.
 
-Smaller budgets are a matter of `--set`: data.examples, rounds, local.epochs. Which network and algorithm the paper
-pairs in which table is the business of the recipes that bear a table's number.
+For smaller budgets, change data.examples, rounds and local.epochs with `--set`. These recipes do not reproduce the
+combinations of network and algorithm of a particular table.
 """
 
+from spherefed.client.training import LocalTraining
 from spherefed.data.partition import Dirichlet
 from spherefed.experiment import Data, Experiment, Model
 from spherefed.nn.encoders import ConvNet, Encoder, SmallNet
-from spherefed.training import LocalTraining
 
 
 def cifar100() -> Experiment:
-    """CIFAR-100 with the paper's ConvNet."""
+    """CIFAR-100 with the paper's ConvNet.
+
+    The rates in `tuned/cifar100.json` are those of `spherefed reproduce tuning --scale laptop`: small images and few
+    rounds.
+    """
     return _images("cifar100", ConvNet(), lr=0.02)
 
 
@@ -37,6 +41,6 @@ def _images(name: str, encoder: Encoder, lr: float) -> Experiment:
         data=Data(name=name),
         partition=Dirichlet(alpha=0.1, clients=10),
         model=Model(encoder=encoder),
-        # Unstated in the paper for this net: the learning rate; a first guess for FedAvg, to be tuned for a result.
+        # Unstated in the paper for this network: the learning rate. This is a first guess for FedAvg; tune it.
         local=LocalTraining(lr=lr, epochs=10, batch_size=64),
     )
