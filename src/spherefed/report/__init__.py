@@ -1,6 +1,6 @@
-"""Run directories → a table of statistics, figures and one self-contained HTML page.
+"""Reports: run directories → a table of statistics, figures and one self-contained HTML page.
 
-Reads only the files of run directories: nothing here trains, evaluates or knows how a run was made.
+This package reads only the files of run directories. It does not train or evaluate.
 """
 
 from spherefed.report.page import write_page

@@ -1,4 +1,4 @@
-"""Who holds what: the client × class counts of a partition in the terminal, as a picture or as a page."""
+"""Heat maps of a partition: number of examples by client and class, in the terminal, as PNG or as HTML."""
 
 import base64
 import html
@@ -16,26 +16,26 @@ from spherefed.data.partition import Partition
 from spherefed.errors import ConfigError
 
 _STEPS = ((68, 1, 84), (59, 82, 139), (33, 145, 140), (94, 201, 98), (253, 231, 37))
-"""Five colours of viridis, dark to bright; between them is interpolated."""
+"""Five colours of viridis, dark to bright; colours in between are interpolated."""
 _SHADES = " ░▒▓█"
 
 
-def heterogeneity_lines(figures: Heterogeneity) -> list[str]:
-    """The figures as text, one per line."""
-    empty = f", {figures.num_empty} clients without examples" if figures.num_empty else ""
+def heterogeneity_lines(measures: Heterogeneity) -> list[str]:
+    """The heterogeneity measures as text, one per line."""
+    empty = f", {measures.num_empty} clients without examples" if measures.num_empty else ""
     return [
-        f"mean Jensen–Shannon distance between clients: {figures.mean_js_distance:.3f} (0 equal, 1 disjoint)",
-        f"effective classes per client: {figures.mean_effective_classes:.1f} on average",
-        f"examples per client: {figures.min_size} to {figures.max_size}, median {figures.median_size:g}{empty}",
+        f"mean Jensen–Shannon distance between clients: {measures.mean_js_distance:.3f} (0 equal, 1 disjoint)",
+        f"effective classes per client: {measures.mean_effective_classes:.1f} on average",
+        f"examples per client: {measures.min_size} to {measures.max_size}, median {measures.median_size:g}{empty}",
     ]
 
 
 def terminal_heatmap(partition: Partition, *, width: int = 80, max_rows: int = 40, colour: bool = True) -> Text:
-    """A line that says what is what, then clients downwards with their numbers at the left, and classes across.
+    """A header line, then one row per client with its number at the left, and one column per class.
 
-    Neighbours are added up where there are more than fit. Brightness is the count relative to the largest cell, by its
-    square root, so that small holdings can be seen. In colour a line shows two rows; without, for a file or a plain
-    terminal, one row in five shades.
+    If there are more clients or classes than fit, neighbours are summed. The brightness of a cell is the square root of
+    its count relative to the largest cell, so that small counts are visible. With colour, a line shows two rows;
+    without (in a file or a plain terminal), one row in five shades.
     """
     per_line = 2 if colour else 1
     num_clients, num_classes = partition.label_counts.shape
@@ -45,8 +45,8 @@ def terminal_heatmap(partition: Partition, *, width: int = 80, max_rows: int = 4
     columns = _starts(num_classes, max(width - margin, 1))
     counts = np.add.reduceat(np.add.reduceat(partition.label_counts, rows, axis=0), columns, axis=1)
     level = np.sqrt(counts / max(int(counts.max()), 1))
-    pooled = f", {columns[1]} a cell" if len(columns) < num_classes else ""
-    header = f"rows: clients; columns: classes {_span(0, num_classes - 1)}{pooled}; brighter: more examples"
+    summed = f", {columns[1]} per cell" if len(columns) < num_classes else ""
+    header = f"rows: clients; columns: classes {_span(0, num_classes - 1)}{summed}; brightest: {counts.max()} examples"
     lines = [Text(header)]
     for number, top in zip(numbers, range(0, len(level), per_line), strict=True):
         lines.append(Text(f"{number:>{margin - 1}} ").append_text(_line(level[top : top + per_line], colour)))
@@ -54,14 +54,14 @@ def terminal_heatmap(partition: Partition, *, width: int = 80, max_rows: int = 4
 
 
 def write_heatmap(partition: Partition, path: Path, *, title: str = "Examples per client and class") -> None:
-    """The heat map with the heterogeneity figures, as `.png` or as a self-contained `.html` page."""
+    """Write the heat map as `.png`, or with the heterogeneity measures as a self-contained `.html` page."""
     match path.suffix:
         case ".png":
             path.write_bytes(_png(partition, title))
         case ".html":
             path.write_text(_page(partition, title), encoding="utf-8")
         case other:
-            raise ConfigError(f"a heat map is written as .png or .html, got {other!r} in {path}")
+            raise ConfigError(f"the heat map file must end in .png or .html, got {other!r} in {path}")
 
 
 def _line(rows: "NDArray[np.float64]", colour: bool) -> Text:
@@ -76,6 +76,13 @@ def _line(rows: "NDArray[np.float64]", colour: bool) -> Text:
 
 
 def _png(partition: Partition, title: str) -> bytes:
+    buffer = io.BytesIO()
+    heatmap_figure(partition, title).savefig(buffer, format="png", dpi=120, metadata={"Software": None})
+    return buffer.getvalue()
+
+
+def heatmap_figure(partition: Partition, title: str) -> Any:
+    """The heat map as a matplotlib figure, with a colour scale."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -86,19 +93,17 @@ def _png(partition: Partition, title: str) -> bytes:
     picture = axes.imshow(partition.label_counts, aspect="auto", cmap="viridis", interpolation="nearest")
     axes.set(title=title, xlabel="class", ylabel="client")
     figure.colorbar(picture, label="examples")
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=120, metadata={"Software": None})
-    return buffer.getvalue()
+    return figure
 
 
 def _page(partition: Partition, title: str) -> str:
     picture = base64.b64encode(_png(partition, title)).decode("ascii")
-    figures = "".join(f"<li>{html.escape(line)}</li>" for line in heterogeneity_lines(heterogeneity(partition)))
+    measures = "".join(f"<li>{html.escape(line)}</li>" for line in heterogeneity_lines(heterogeneity(partition)))
     name = html.escape(title)
     return (
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{name}</title>'
         f'<body><h1>{name}</h1><img alt="{name}" src="data:image/png;base64,{picture}">'
-        f"<ul>{figures}</ul><p>Partition {partition.digest()}</p></body></html>\n"
+        f"<ul>{measures}</ul><p>Partition {partition.digest()}</p></body></html>\n"
     )
 
 
@@ -107,7 +112,7 @@ def _span(first: int, last: int) -> str:
 
 
 def _starts(size: int, limit: int) -> "NDArray[np.int64]":
-    """Where groups of equally many neighbours begin, so that there are at most `limit` groups."""
+    """The first index of each group of neighbours; groups are equally large, and there are at most `limit`."""
     return np.arange(0, size, -(-size // limit))
 
 

@@ -1,7 +1,8 @@
-"""What a method is called, derived from its experiment alone.
+"""Names of methods, derived from the experiment alone.
 
-A name is made of the base algorithm (FedAvg, FedProx, …), of what is laid over it (SphereFed, BABU, or the bare
-switches) and of the stage (trained, calibrated). Where two experiments get one name, what differs is appended.
+A name consists of the base algorithm (FedAvg, FedProx, …), the overlay (SphereFed, BABU, or the fields that differ from
+plain training) and the stage (trained, calibrated). If two experiments get the same name, their differences are
+appended.
 """
 
 import json
@@ -13,7 +14,17 @@ from spherefed.schema import differences
 
 Experiment = Mapping[str, Any]
 
-_CALIBRATIONS = {"ffc": "FFC", "ffc-gcv": "FFC (GCV)", "ccvr": "CCVR", "oracle": "oracle"}
+_CALIBRATIONS = {
+    "ffc": "FFC",
+    "ffc-gcv": "FFC (GCV)",
+    "ffc-balanced": "balanced FFC",
+    "ccvr": "CCVR",
+    "oracle": "oracle",
+    "ncm": "class means",
+    "lda": "LDA",
+    "fedcof": "FedCOF",
+}
+_FEATURE_MAPS = {"fourier": "random Fourier features", "relu": "random ReLU features"}
 _CORRECTIONS = {"scaffold": "SCAFFOLD", "feddyn": "FedDyn", "moon": "MOON"}
 _PERSONALIZATIONS = {"local-ffc": "local FFC", "blended-ffc": "blended FFC"}
 _SERVERS = {"adam": "FedAdam", "yogi": "FedYogi", "adagrad": "FedAdagrad"}
@@ -31,7 +42,7 @@ def base_name(experiment: Experiment) -> str:
     correction = kind_of(_at(experiment, "algorithm.correction", "none"))
     share = str(_at(experiment, "algorithm.share", "all"))
     parts = [names[key] for names, key in ((_SHARES, share), (_CORRECTIONS, correction)) if key in names]
-    if correction != "feddyn" and _at(experiment, "algorithm.prox_mu", 0.0):  # there μ is FedDyn's own α
+    if correction != "feddyn" and _at(experiment, "algorithm.prox_mu", 0.0):  # for FedDyn, prox_mu is its α
         parts.append("FedProx")
     if _at(experiment, "algorithm.normalize_steps", False):
         parts.append("FedNova")
@@ -45,21 +56,28 @@ def base_name(experiment: Experiment) -> str:
 
 
 def is_spherefed(experiment: Experiment) -> bool:
-    """Fixed orthonormal head, unit features, MSE: what SphereFed trains."""
-    return _switches(experiment) == ("orthonormal", True, "mse")
+    """Whether training is SphereFed's: fixed orthonormal head, unit features, MSE."""
+    return _training_fields(experiment) == ("orthonormal", True, "mse")
+
+
+def is_one_shot(experiment: Experiment) -> bool:
+    """A frozen encoder and no rounds: the calibration computes the head from one upload."""
+    return experiment.get("rounds") == 0
 
 
 def is_plain(experiment: Experiment) -> bool:
-    """Nothing laid over the base algorithm: learned head, features as they come, cross-entropy."""
-    return _switches(experiment) == ("learned", False, "ce")
+    """Whether there is no overlay: learned head, features not normalized, cross-entropy."""
+    return _training_fields(experiment) == ("learned", False, "ce")
 
 
 def method_name(experiment: Experiment) -> str:
-    """The base algorithm and what is laid over it in training."""
+    """The base algorithm and its overlay in training."""
+    if is_one_shot(experiment):
+        return _one_shot_name(experiment, "untrained head")
     base = base_name(experiment)
     if is_spherefed(experiment):
         return "SphereFed" if base == "FedAvg" else f"{base} + SphereFed"
-    head, normalize, loss = _switches(experiment)
+    head, normalize, loss = _training_fields(experiment)
     name = f"{base} + BABU" if head == "random" else base
     extras = [
         *([loss] if loss != "ce" else []),
@@ -70,9 +88,11 @@ def method_name(experiment: Experiment) -> str:
 
 
 def stage_names(experiment: Experiment) -> tuple[str, str]:
-    """What the model is called as trained, and after calibration."""
+    """The names of the model after training and after calibration."""
     name, calibration = method_name(experiment), kind_of(experiment.get("calibration"))
     suffix = _CALIBRATIONS.get(calibration, calibration)
+    if is_one_shot(experiment):
+        return name, _one_shot_name(experiment, suffix)
     if not is_spherefed(experiment):
         return name, f"{name} + {suffix}"
     if calibration == "none":
@@ -81,7 +101,7 @@ def stage_names(experiment: Experiment) -> tuple[str, str]:
 
 
 def personal_name(experiment: Experiment) -> str:
-    """What the clients' own models are called.
+    """The name of the clients' personal models.
 
     >>> personal_name({"personalization": {"kind": "fine-tune", "part": "head"}})
     'FedAvg + fine-tuning of the head'
@@ -93,7 +113,7 @@ def personal_name(experiment: Experiment) -> str:
 
 
 def distinguish(name: str, experiments: Sequence[Experiment]) -> list[str]:
-    """One name for several experiments: what differs between them is appended to each.
+    """Make one name unique for several experiments: append the fields in which they differ.
 
     >>> distinguish("FedAvg", [{"local": {"lr": 0.1, "epochs": 5}}, {"local": {"lr": 0.5, "epochs": 5}}])
     ['FedAvg (local.lr 0.1)', 'FedAvg (local.lr 0.5)']
@@ -102,21 +122,30 @@ def distinguish(name: str, experiments: Sequence[Experiment]) -> list[str]:
         return [name]
     pairs = combinations(experiments, 2)
     paths = list(dict.fromkeys(line.partition(": ")[0] for pair in pairs for line in differences(*pair)))
-    telling = [path for path in paths if path != "name"]
-    # A name says least; it is used where nothing else tells two experiments apart.
-    if len({_values(experiment, telling) for experiment in experiments}) < len(experiments):
-        telling = paths
-    return [f"{name} ({_values(experiment, telling)})" for experiment in experiments]
+    shown = [path for path in paths if path != "name"]
+    # The experiment's name is the least informative field; it is shown only if the other fields are not enough.
+    if len({_values(experiment, shown) for experiment in experiments}) < len(experiments):
+        shown = paths
+    return [f"{name} ({_values(experiment, shown)})" for experiment in experiments]
 
 
 def kind_of(value: Any) -> str:
-    """The `kind` of a component in plain data, "none" where there is none."""
+    """The `kind` of a component in plain data; "none" if there is no component."""
     if isinstance(value, Mapping):
         return str(value.get("kind", "none"))
     return "none" if value is None else str(value)
 
 
-def _switches(experiment: Experiment) -> tuple[str, bool, str]:
+def _one_shot_name(experiment: Experiment, head: str) -> str:
+    """What one upload gives, and what it is computed on."""
+    mapped = kind_of(_at(experiment, "model.feature_map", None))
+    encoder = kind_of(_at(experiment, "model.encoder", "mlp"))
+    features = [] if encoder == "flatten" else [f"frozen {encoder}"]
+    features += [] if mapped == "none" else [_FEATURE_MAPS.get(mapped, mapped)]
+    return ", ".join([f"one-shot {head}", *(features or ["pixels"]), "0 rounds"])
+
+
+def _training_fields(experiment: Experiment) -> tuple[str, bool, str]:
     return (
         kind_of(_at(experiment, "model.head", "learned")),
         bool(_at(experiment, "model.normalize", False)),
@@ -125,18 +154,18 @@ def _switches(experiment: Experiment) -> tuple[str, bool, str]:
 
 
 def _values(experiment: Experiment, paths: Sequence[str]) -> str:
-    """`path value` for the paths that this experiment has; a component is written by its kind."""
+    """`path value` for each path that this experiment has; the value of a component is its kind."""
     texts = []
     for path in paths:
-        value = _at(experiment, path, _ABSENT)
-        if value is not _ABSENT:
+        value = _at(experiment, path, _MISSING)
+        if value is not _MISSING:
             plain = isinstance(value, str | Mapping) or value is None
             text = kind_of(value) if plain else json.dumps(value, ensure_ascii=False)
             texts.append(f"{path} {text}")
     return ", ".join(texts)
 
 
-_ABSENT = object()
+_MISSING = object()
 
 
 def _at(plain: Any, path: str, default: Any) -> Any:

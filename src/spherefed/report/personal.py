@@ -1,18 +1,19 @@
-"""The table of clients' own models (Table 8): mean ± standard deviation over clients, averaged over seeds."""
+"""The table of personal models (Table 8): mean ± standard deviation over clients, averaged over seeds."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from spherefed.report.labels import distinguish, personal_name
-from spherefed.report.reading import Run, read_runs
-from spherefed.report.summary import GLOBAL_TEST, Estimate, Group, estimate, group_runs
-from spherefed.report.tables import Cells, percent, points
+from spherefed.report.groups import Group
+from spherefed.report.reports import Report, read_report
+from spherefed.report.run_files import Run
+from spherefed.report.summary import PERSONAL_TEST, Estimate
+from spherefed.report.tables import Cells, points, width_text
 
 CAPTION = (
-    "Accuracy of each client's own model on its own held-out examples, in per cent: mean ± standard deviation over "
-    "clients, both averaged over seeds. Interval: half-width of the mean's 95 % confidence interval (Student's t over "
-    "seeds). Differences: paired by seed, in percentage points."
+    "Accuracy of each client's personal model on its own held-out examples, in per cent: mean ± standard deviation "
+    "over clients, both averaged over seeds. Interval: half-width of the mean's 95 % confidence interval (Student's t "
+    "over seeds). Differences: paired by seed, in percentage points."
 )
 
 
@@ -23,32 +24,31 @@ class PersonalRow:
     label: str
     seeds: tuple[int, ...]
     mean: Estimate
-    """Of the clients' mean, over seeds."""
+    """The mean over clients, estimated over seeds."""
     std: float
-    """Over clients, averaged over seeds."""
+    """The standard deviation over clients, averaged over seeds."""
     difference: Estimate | None
-    """To the first row, paired by seed and partition; None for that row itself and where nothing can be paired."""
+    """To the first row, paired by seed and partition; None for the first row, and if there are no pairs."""
 
 
 def personal_rows(paths: Iterable[Path]) -> tuple[PersonalRow, ...]:
-    """A row per method that gave clients models of their own, at or below `paths`; none if there is no such run."""
-    groups, _ = group_runs(run for run in read_runs(paths)[0] if run.personal is not None)
-    labels = _labels(groups)
+    """One row per method with personal models among the runs at or below `paths`; empty if there is none."""
+    return rows_of(read_report(paths))
+
+
+def rows_of(report: Report) -> tuple[PersonalRow, ...]:
+    """The same, of runs that have been read."""
+    summary = next((each for each in report.summaries if each.measure == PERSONAL_TEST), None)
     return tuple(
         PersonalRow(
-            label=label,
-            seeds=tuple(run.seed for run in group.runs),
-            mean=estimate(list(_means(group.runs).values())),
-            std=sum(_spread(run, "std") for run in group.runs) / len(group.runs),
-            difference=_difference(group, groups[0]),
+            label=row.label,
+            seeds=row.seeds,
+            mean=row.accuracy,
+            std=_mean_std(report.groups[row.group], row.seeds),
+            difference=row.difference,
         )
-        for group, label in zip(groups, labels, strict=True)
+        for row in (summary.rows if summary else ())
     )
-
-
-def tested_globally(paths: Iterable[Path]) -> bool:
-    """Whether every run has a test set that is nobody's own, so that global models can be compared as well."""
-    return all(GLOBAL_TEST in stage.accuracy for run in read_runs(paths)[0] for stage in run.stages.values())
 
 
 def personal_cells(rows: Sequence[PersonalRow]) -> Cells:
@@ -59,7 +59,7 @@ def personal_cells(rows: Sequence[PersonalRow]) -> Cells:
             row.label,
             str(len(row.seeds)),
             f"{100 * row.mean.mean:.2f} ± {100 * row.std:.2f}",
-            percent(row.mean).partition(" ")[2],
+            width_text(row.mean) or "–",
             "baseline" if row is rows[0] else "–" if row.difference is None else points(row.difference),
         )
         for row in rows
@@ -67,28 +67,6 @@ def personal_cells(rows: Sequence[PersonalRow]) -> Cells:
     return Cells(columns=columns, lines=tuple(lines))
 
 
-def _labels(groups: Sequence[Group]) -> list[str]:
-    names = [personal_name(group.experiment) for group in groups]
-    told = {name: iter(distinguish(name, _named(name, names, groups))) for name in names}
-    return [next(told[name]) for name in names]
-
-
-def _named(name: str, names: Sequence[str], groups: Sequence[Group]) -> list[dict[str, object]]:
-    return [dict(group.experiment) for group, other in zip(groups, names, strict=True) if other == name]
-
-
-def _difference(group: Group, first: Group) -> Estimate | None:
-    if group is first:
-        return None
-    ours, theirs = _means(group.runs), _means(first.runs)
-    pairs = [ours[key] - theirs[key] for key in ours if key in theirs]
-    return estimate(pairs) if pairs else None
-
-
-def _means(runs: Iterable[Run]) -> dict[tuple[int, str], float]:
-    return {(run.seed, run.partition.digest): _spread(run, "mean") for run in runs}
-
-
-def _spread(run: Run, name: str) -> float:
-    assert run.personal is not None
-    return run.personal[name]
+def _mean_std(group: Group, seeds: Sequence[int]) -> float:
+    runs: list[Run] = [run for run in group.runs if run.seed in seeds]
+    return sum(float(run.personal["std"]) for run in runs if run.personal) / len(runs)

@@ -1,22 +1,35 @@
 """Runs → groups → rows: means over seeds, their confidence intervals, paired differences to a baseline.
 
-A group is an experiment without its seed. A row is a group at a stage (trained, calibrated). All intervals are 95 %,
-two-sided, Student's t over seeds; a single seed has a mean and no interval.
+A group is an experiment without its seed. A row is a group at one stage (trained, calibrated). All intervals are 95 %,
+two-sided, Student's t over seeds. A single seed has a mean and no interval.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from spherefed.errors import RunError
-from spherefed.report.labels import base_name, distinguish, is_plain, is_spherefed, stage_names
-from spherefed.report.reading import CALIBRATED, TRAINED, Run, Stage, read_runs
-from spherefed.schema import differences
+from spherefed.errors import ConfigError, RunError
+from spherefed.report.groups import PERSONAL, Group, group_runs, training_part
+from spherefed.report.method_names import is_one_shot
+from spherefed.report.run_files import CALIBRATED, TRAINED, Run, Stage, read_runs
+from spherefed.schema import suggest
 
 GLOBAL_TEST = "global_model/global_test"
-"""The accuracy that is compared unless another is asked for: the global model on the global test set."""
+"""The accuracy that is compared by default: the global model on the global test set."""
+PERSONAL_TEST = "personal_model/local_test/by_clients"
+LOCAL_TEST = "global_model/local_test/by_clients"
+
+MEASURES = {
+    GLOBAL_TEST: "Global model on the test set",
+    PERSONAL_TEST: "Personal models on each client's held-out examples",
+    LOCAL_TEST: "Global model on the clients' held-out examples",
+}
+"""What is compared: the accuracies that have a table of their own, with their names in words."""
+
+ACCURACY = "accuracy"
+METRICS = {ACCURACY: ACCURACY, "balanced-accuracy": "balanced_accuracy", "macro-f1": "macro_f1"}
+"""Name of a metric → its key in `measures` of `result.json`; `recall:CLASS` is a metric too."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,7 +38,7 @@ class Estimate:
 
     mean: float
     half_width: float | None
-    """None for a single number, whose spread is unknown."""
+    """None for a single value: its variance is unknown."""
     count: int
 
     @property
@@ -34,32 +47,21 @@ class Estimate:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Group:
-    """The runs of one experiment, in the order of their seeds."""
-
-    experiment: Mapping[str, Any]
-    """Without the seed."""
-    runs: tuple[Run, ...]
-    labels: Mapping[str, str]
-    """What the group is called at each stage."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Row:
-    """A method at a stage; everything is a mean over seeds unless it says otherwise."""
+    """A method at one stage. Values are means over seeds unless stated otherwise."""
 
     label: str
     stage: str
     group: int
-    """Position of its group in the summary."""
+    """Index of its group in the summary."""
     seeds: tuple[int, ...]
     accuracies: tuple[float, ...]
     """By seed."""
     partitions: tuple[str, ...]
-    """Digest of the partition, by seed: only equal partitions are paired."""
+    """Digest of the partition, by seed; only runs with equal partitions are paired."""
     accuracy: Estimate
     difference: Estimate | None
-    """To the first row, paired by seed; None for that row itself and where nothing can be paired."""
+    """To the first row, paired by seed; None for the first row, and if there are no pairs."""
     bytes_up: float
     bytes_down: float
     seconds: float
@@ -67,29 +69,41 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Summary:
-    """What a report says. The first row is the baseline."""
+    """The content of a report. The first row is the baseline."""
 
     groups: tuple[Group, ...]
     rows: tuple[Row, ...]
     notes: tuple[str, ...]
-    """What a reader must know: runs that were skipped, seeds that could not be paired."""
+    """Limits of the comparison: skipped runs, seeds without a pair."""
+    measure: str = GLOBAL_TEST
+    """The name of the accuracy that is compared."""
+    metric: str = ACCURACY
+    """What the rows call accuracy: one of `METRICS`, or `recall:CLASS`."""
 
     @property
     def baseline(self) -> Row:
         return self.rows[0]
 
 
-def summarize(paths: Iterable[Path], accuracy: str | None = None) -> Summary:
-    """Read the runs at or below `paths` and compare them by the accuracy of that name.
+def summarize(paths: Iterable[Path], accuracy: str | None = None, metric: str = ACCURACY) -> Summary:
+    """Read the runs at or below `paths` and compare them by the accuracy of this name, or by another metric of it.
 
-    By default on the global test set; where some run has no global model, by the first accuracy that all runs have.
+    The default is the global test set; if a run has no global model, the first accuracy that all runs have.
     """
+    check_metric(metric)
     runs, skipped = read_runs(paths)
     groups, repeated = group_runs(runs)
     name = accuracy or _common_accuracy(runs)
-    rows = compare(groups, name)
-    told = () if name == (accuracy or GLOBAL_TEST) else (f"Accuracy is {name}: not every run has {GLOBAL_TEST}.",)
-    return Summary(groups=groups, rows=rows, notes=(*told, *skipped, *repeated, *_doubts(groups, rows)))
+    rows = compare(groups, name, metric=metric)
+    note = () if name == (accuracy or GLOBAL_TEST) else (f"Accuracy is {name}: not every run has {GLOBAL_TEST}.",)
+    notes = (*note, *skipped, *repeated, *comparison_notes(groups, rows))
+    return Summary(groups=groups, rows=rows, notes=notes, measure=name, metric=metric)
+
+
+def check_metric(metric: str) -> None:
+    """Raise a ConfigError that lists the metrics if this is none."""
+    if metric not in METRICS and not metric.startswith("recall:"):
+        raise ConfigError(f"unknown metric {metric!r}; {suggest(metric, [*METRICS, 'recall:CLASS'])}")
 
 
 def _common_accuracy(runs: Sequence[Run]) -> str:
@@ -115,7 +129,7 @@ def estimate(values: Sequence[float]) -> Estimate:
 
 
 def paired_difference(row: Row, other: Row) -> Estimate | None:
-    """`row` − `other` over the seeds that both ran on the same partition; None if there is no such seed."""
+    """`row` − `other` over the seeds that both ran on the same partition; None if there is none."""
     theirs = dict(zip(zip(other.seeds, other.partitions, strict=True), other.accuracies, strict=True))
     ours = zip(zip(row.seeds, row.partitions, strict=True), row.accuracies, strict=True)
     pairs = [accuracy - theirs[key] for key, accuracy in ours if key in theirs]
@@ -123,9 +137,9 @@ def paired_difference(row: Row, other: Row) -> Estimate | None:
 
 
 def leader(rows: Sequence[Row]) -> tuple[Row, tuple[Row, ...]]:
-    """The row with the highest mean, and the rows from which it cannot be told apart.
+    """The row with the highest mean, and the rows from which it cannot be distinguished.
 
-    Two rows are told apart if the interval of their paired difference excludes 0 (no correction for many rows).
+    Two rows are distinguished if the interval of their paired difference excludes 0 (no correction for many rows).
     """
     best = max(rows, key=lambda row: row.accuracy.mean)
     rivals = []
@@ -136,68 +150,57 @@ def leader(rows: Sequence[Row]) -> tuple[Row, tuple[Row, ...]]:
     return best, tuple(rivals)
 
 
-def group_runs(runs: Iterable[Run]) -> tuple[tuple[Group, ...], tuple[str, ...]]:
-    """Runs by experiment without seed, base methods first; a note for each seed that was run twice.
+def compare(
+    groups: Sequence[Group],
+    accuracy: str = GLOBAL_TEST,
+    chosen: Sequence[Group] | None = None,
+    *,
+    metric: str = ACCURACY,
+) -> tuple[Row, ...]:
+    """One row per group and stage, each with its paired difference to the first row.
 
-    A seed counts once, whatever the number of its runs: repeating a run must not narrow an interval.
-    """
-    experiments: list[dict[str, Any]] = []
-    members: list[dict[int, Run]] = []
-    notes = []
-    for run in runs:
-        experiment = {name: value for name, value in run.experiment.items() if name != "seed"}
-        place = next((i for i, known in enumerate(experiments) if not differences(known, experiment)), None)
-        if place is None:
-            place = len(experiments)
-            experiments.append(experiment)
-            members.append({})
-        first = members[place].setdefault(run.seed, run)
-        if first is not run:
-            same = "the same weights" if first.weights_sha256 == run.weights_sha256 else "other weights"
-            notes.append(f"{run.name} repeats {first.name} (same experiment and seed, {same}) and was not counted.")
-    order = sorted(range(len(experiments)), key=lambda i: (*_rank(experiments[i]), i))
-    experiments = [experiments[i] for i in order]
-    labels = _labels(experiments)
-    groups = tuple(
-        Group(experiment=experiment, labels=label, runs=tuple(run for _, run in sorted(members[i].items())))
-        for i, experiment, label in zip(order, experiments, labels, strict=True)
-    )
-    return groups, tuple(notes)
-
-
-def compare(groups: Sequence[Group], accuracy: str = GLOBAL_TEST) -> tuple[Row, ...]:
-    """A row per group and stage, each with its paired difference to the first.
-
-    Groups that differ only in their calibration share a training: its row is shown once.
+    Groups that differ only in their calibration share the trained model, whose row appears once; personal models are
+    never shared. `chosen` are the groups to compare; without it, every stage of every run must have this accuracy.
     """
     rows: list[Row] = []
     for position, group in enumerate(groups):
-        for stage in (TRAINED, CALIBRATED):
-            if stage == TRAINED and any(_same_training(group, earlier) for earlier in groups[:position]):
-                continue
-            if any(stage in run.stages for run in group.runs):
-                row = _row(position, group, stage, accuracy)
+        if chosen is not None and all(group is not each for each in chosen):
+            continue
+        for stage in _stages(groups[:position], group, accuracy):
+            runs = [run for run in group.runs if stage in run.stages]
+            if chosen is not None:
+                runs = [run for run in runs if accuracy in run.stages[stage].accuracy]
+            if runs:
+                row = _row(position, group, runs, stage, accuracy, metric)
                 rows.append(_with_difference(row, rows[0]) if rows else row)
     return tuple(rows)
 
 
+def _stages(earlier: Sequence[Group], group: Group, accuracy: str) -> tuple[str, ...]:
+    """The stages of a group that have a row of their own."""
+    if accuracy.startswith("personal_model/"):
+        return (TRAINED,)
+    nothing_trained = is_one_shot(group.experiment) and any(CALIBRATED in run.stages for run in group.runs)
+    shared = any(_same_training(group, other) for other in earlier)
+    return (CALIBRATED,) if nothing_trained or shared else (TRAINED, CALIBRATED)
+
+
 def _same_training(group: Group, other: Group) -> bool:
     """Whether two groups differ in nothing but the calibration, and were run for the same seeds."""
-    same = _untouched(group.experiment) == _untouched(other.experiment)
-    return same and {run.seed for run in group.runs} <= {run.seed for run in other.runs}
+    same = training_part(group.experiment) == training_part(other.experiment)
+    return same and _finished_seeds(group) <= _finished_seeds(other)
 
 
-def _untouched(experiment: Mapping[str, Any]) -> dict[str, Any]:
-    """The experiment as far as training goes."""
-    return {**experiment, "calibration": None}
+def _finished_seeds(group: Group) -> set[int]:
+    return {run.seed for run in group.runs if run.finished}
 
 
-def _row(position: int, group: Group, stage: str, name: str) -> Row:
-    runs = [run for run in group.runs if stage in run.stages]
+def _row(position: int, group: Group, runs: Sequence[Run], stage: str, name: str, metric: str) -> Row:
+    personal = name.startswith("personal_model/")
     stages = [run.stages[stage] for run in runs]
-    accuracies = tuple(_accuracy(run, run.stages[stage], name) for run in runs)
+    accuracies = tuple(_value(run, run.stages[stage], name, metric) for run in runs)
     return Row(
-        label=group.labels[stage],
+        label=group.labels[PERSONAL if personal else stage],
         stage=stage,
         group=position,
         seeds=tuple(run.seed for run in runs),
@@ -215,52 +218,44 @@ def _with_difference(row: Row, baseline: Row) -> Row:
     return replace(row, difference=paired_difference(row, baseline))
 
 
-def _accuracy(run: Run, stage: Stage, name: str) -> float:
+def _value(run: Run, stage: Stage, name: str, metric: str) -> float:
+    """The accuracy of this name, or another metric on the same examples."""
     if name not in stage.accuracy:
         raise RunError(f"{run.name} has no accuracy {name!r}; it has {', '.join(stage.accuracy) or 'none'}")
-    return stage.accuracy[name]
+    if metric == ACCURACY:
+        return stage.accuracy[name]
+    # Counts of classes are summed over clients, so the other metrics weigh all examples alike.
+    found = stage.measures.get(name.replace("by_clients", "by_samples"))
+    if found is None:
+        raise RunError(f"{run.name} has no {metric} for {name!r}: it was written by an earlier version; run it again")
+    if metric in METRICS:
+        return float(found[METRICS[metric]])
+    wanted = metric.partition(":")[2]
+    if wanted not in run.classes:
+        raise ConfigError(f"{run.name} has no class {wanted!r} for {metric!r}; {suggest(wanted, run.classes)}")
+    recall = found["recall"][run.classes.index(wanted)]
+    if recall is None:
+        raise ConfigError(f"{run.name} has no test example of class {wanted!r}, so {metric!r} is not defined")
+    return float(recall)
 
 
 def _mean(values: Iterable[float]) -> float:
-    listed = list(values)
-    return math.fsum(listed) / len(listed)
+    numbers = list(values)
+    return math.fsum(numbers) / len(numbers)
 
 
-def _rank(experiment: Mapping[str, Any]) -> tuple[int, int, str]:
-    """Base methods before what is laid over them, SphereFed last; FedAvg before the other algorithms."""
-    base = base_name(experiment)
-    overlay = 0 if is_plain(experiment) else 2 if is_spherefed(experiment) else 1
-    return overlay, int(base != "FedAvg"), base
-
-
-def _labels(experiments: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
-    """Names of each group by stage; a name shared by several groups says what differs."""
-    labels: list[dict[str, str]] = [{} for _ in experiments]
-    names = [stage_names(experiment) for experiment in experiments]
-    for index, stage in enumerate((TRAINED, CALIBRATED)):
-        for name in {pair[index] for pair in names}:
-            places = [i for i, pair in enumerate(names) if pair[index] == name]
-            # As trained, experiments that differ only in their calibration are one and the same.
-            plain = [_untouched(experiments[i]) if stage == TRAINED else experiments[i] for i in places]
-            unique = [plain[i] for i in range(len(plain)) if plain[i] not in plain[:i]]
-            told = distinguish(name, unique)
-            for i, experiment in zip(places, plain, strict=True):
-                labels[i][stage] = told[unique.index(experiment)]
-    return labels
-
-
-def _doubts(groups: Sequence[Group], rows: Sequence[Row]) -> list[str]:
-    """What weakens the comparison."""
+def comparison_notes(groups: Sequence[Group], rows: Sequence[Row]) -> list[str]:
+    """Notes on what weakens the comparison."""
     notes = []
     data = sorted({str((group.experiment.get("data") or {}).get("name")) for group in groups})
     if len(data) > 1:
-        notes.append(f"The runs are of different data sets ({', '.join(data)}): their accuracies do not compare.")
+        notes.append(f"The runs use different data sets ({', '.join(data)}): their accuracies are not comparable.")
     baseline = rows[0]
     for row in rows[1:]:
         shared = row.difference.count if row.difference else 0
         if shared < max(len(row.seeds), len(baseline.seeds)):
             notes.append(
                 f"{row.label} and {baseline.label} share seed and partition in {shared} of their "
-                f"{len(row.seeds)} and {len(baseline.seeds)} runs; their difference uses only these."
+                f"{len(row.seeds)} and {len(baseline.seeds)} runs; their difference uses only these runs."
             )
     return notes

@@ -1,10 +1,10 @@
-"""The rows of a summary as text, in one place, and laid out for a terminal or as Markdown."""
+"""The rows of a summary as text, formatted for a terminal or as Markdown."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from spherefed.report.summary import Estimate, Row, Summary
+from spherefed.report.summary import ACCURACY, Estimate, Row, Summary
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -14,10 +14,16 @@ CAPTION = (
     "Differences: paired by seed, in percentage points. Bytes over the whole run; bytes and time: means over seeds."
 )
 
+_METRIC_NAMES = {
+    ACCURACY: "Accuracy",
+    "balanced-accuracy": "Balanced accuracy (mean of the recall of all classes)",
+    "macro-f1": "Macro-F1 (mean of the F1 of all classes)",
+}
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cells:
-    """A table as text: the first column is a name, the others are aligned to the right."""
+    """A table as text: the first column is a name, the others are right-aligned."""
 
     columns: tuple[str, ...]
     lines: tuple[tuple[str, ...], ...]
@@ -28,7 +34,7 @@ def cells(summary: Summary) -> Cells:
     columns = (
         "method",
         "seeds",
-        "accuracy",
+        summary.metric,
         f"vs {summary.baseline.label}",
         "sent / client",
         "received / client",
@@ -49,14 +55,19 @@ def cells(summary: Summary) -> Cells:
     return Cells(columns=columns, lines=tuple(lines))
 
 
+def caption(summary: Summary) -> str:
+    """What the numbers of the table are."""
+    return CAPTION.replace("Accuracy", _METRIC_NAMES.get(summary.metric, summary.metric), 1)
+
+
 def rich_table(summary: Summary) -> "Table":
     """The table for a terminal."""
-    return rich_cells(cells(summary), CAPTION)
+    return rich_cells(cells(summary), caption(summary))
 
 
 def markdown_table(summary: Summary) -> str:
-    """The table for documents, with the same content."""
-    return markdown_cells(cells(summary), CAPTION)
+    """The same table as Markdown."""
+    return markdown_cells(cells(summary), caption(summary))
 
 
 def rich_cells(content: Cells, caption: str) -> "Table":
@@ -67,7 +78,7 @@ def rich_cells(content: Cells, caption: str) -> "Table":
 
     table = Table(box=SIMPLE_HEAD, caption=caption, caption_justify="left", pad_edge=False, padding=0, show_edge=False)
     for index, column in enumerate(content.columns):
-        # Headings wrap and numbers do not. Text, not str: a label in brackets is no markup.
+        # Headings wrap, numbers do not. Text, not str, so that rich does not read brackets in a label as markup.
         width = max(len(text) for text in (*column.split(), *(line[index] for line in content.lines)))
         table.add_column(Text(column), justify="right" if index else "left", width=width)
     for line in content.lines:
@@ -76,34 +87,46 @@ def rich_cells(content: Cells, caption: str) -> "Table":
 
 
 def markdown_cells(content: Cells, caption: str) -> str:
-    """Any table for documents."""
+    """Any table as Markdown."""
     rule = ("---", *["---:"] * (len(content.columns) - 1))
     lines = [_markdown(content.columns), _markdown(rule), *map(_markdown, content.lines)]
     return "\n".join([*lines, "", caption, ""])
 
 
 def percent(value: Estimate) -> str:
-    """An accuracy in per cent.
+    """An accuracy in per cent; a single seed has no interval.
 
     >>> percent(Estimate(mean=0.9321, half_width=0.0123, count=5))
     '93.21 ± 1.23'
     >>> percent(Estimate(mean=0.9321, half_width=None, count=1))
-    '93.21 ± –'
+    '93.21'
     """
-    return f"{100 * value.mean:.2f} ± {_half_width(value)}"
+    return " ".join(filter(None, (f"{100 * value.mean:.2f}", width_text(value))))
 
 
 def points(value: Estimate) -> str:
-    """A difference of accuracies in percentage points, always with its sign.
+    """A difference of accuracies in percentage points; a zero has no sign.
 
     >>> points(Estimate(mean=-0.004, half_width=0.01, count=5))
     '−0.40 ± 1.00'
+    >>> points(Estimate(mean=-0.00001, half_width=None, count=1))
+    '0.00'
     """
-    return f"{100 * value.mean:+.2f}".replace("-", "−") + f" ± {_half_width(value)}"
+    mean = f"{100 * value.mean:+.2f}".replace("-", "−")
+    return " ".join(filter(None, ("0.00" if mean in ("+0.00", "−0.00") else mean, width_text(value))))
+
+
+def width_text(value: Estimate) -> str:
+    """The half-width of an interval in percentage points; empty for a single value.
+
+    >>> width_text(Estimate(mean=0.5, half_width=0.01, count=5))
+    '± 1.00'
+    """
+    return "" if value.half_width is None else f"± {100 * value.half_width:.2f}"
 
 
 def human_bytes(number: float) -> str:
-    """Three figures and a decimal unit.
+    """Three significant digits and a decimal unit.
 
     >>> [human_bytes(n) for n in (0, 999, 1234, 999_600, 2_500_000)]
     ['0 B', '999 B', '1.23 kB', '1.00 MB', '2.50 MB']
@@ -112,11 +135,11 @@ def human_bytes(number: float) -> str:
     while number >= 999.5 and len(units) > 1:
         number /= 1000
         units.pop(0)
-    return f"{_three_figures(number) if units[0] != 'B' else round(number)} {units[0]}"
+    return f"{_three_digits(number) if units[0] != 'B' else round(number)} {units[0]}"
 
 
 def human_seconds(seconds: float) -> str:
-    """Seconds up to two minutes, then minutes, then hours.
+    """Seconds up to two minutes, minutes up to two hours, then hours.
 
     >>> [human_seconds(s) for s in (0.046, 2.1, 600, 9000)]
     ['0.05 s', '2.1 s', '10.0 min', '2.5 h']
@@ -135,11 +158,7 @@ def _difference(row: Row, baseline: Row) -> str:
     return points(row.difference) + pairs
 
 
-def _half_width(value: Estimate) -> str:
-    return "–" if value.half_width is None else f"{100 * value.half_width:.2f}"
-
-
-def _three_figures(number: float) -> str:
+def _three_digits(number: float) -> str:
     return f"{number:.{2 if number < 9.995 else 1 if number < 99.95 else 0}f}"
 
 
