@@ -1,0 +1,103 @@
+"""Run what items still need: trainings that several cells share once, then what follows each of them.
+
+Run directories lie under the digest of their experiment, so that any item, interrupted or not, finds them again.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from spherefed.errors import CalibrationError, FederationError
+from spherefed.experiment import Experiment
+from spherefed.reproduce.alignment import local_alignment
+from spherefed.reproduce.item import Item, Metric
+from spherefed.reproduce.local_only import local_only_accuracy
+from spherefed.reproduce.store import Store, dataset_of_run, record_of_failure, record_of_run, short_digest
+from spherefed.runs.directory import RunDirectory
+from spherefed.runs.jobs import Job, JobEnd, JobRound, Watch, run_jobs
+from spherefed.runs.runner import Engine
+from spherefed.schema import kind_of
+
+
+@dataclass(frozen=True, slots=True)
+class Campaign:
+    """The runs that are missing."""
+
+    jobs: tuple[Job, ...]
+    num_rounds: int
+    """Rounds of all trainings among them that are not finished."""
+    aligned: frozenset[str]
+    """Digests of the experiments whose local models are compared as well (Fig. 3)."""
+    local_only: tuple[Experiment, ...]
+    """Experiments whose clients train alone as well."""
+
+
+def plan_campaign(items: Sequence[Item], seeds: Sequence[int], store: Store, runs: Path) -> Campaign:
+    """One job per missing training and one per missing cell, seed by seed, so that early seeds are complete first."""
+    wanted = {e.digest(): e for item in items for e in item.experiments()}
+    inspected, alone = _with_metric(items, "alignment"), _with_metric(items, "local_only")
+    aligned: set[str] = set()
+    local_only: list[Experiment] = []
+    jobs: dict[Path, Job] = {}
+    num_rounds = 0
+    for seed in seeds:
+        for digest, experiment in ((d, e.with_seed(seed)) for d, e in wanted.items()):
+            record = store.record(experiment, seed)
+            if digest in alone and (record is None or not {"local_only", "error"} & set(record)):
+                local_only.append(experiment)
+            if record is not None and not (digest in inspected and "alignment" not in record and "error" not in record):
+                continue
+            if digest in inspected:
+                aligned.add(experiment.digest())
+            training = experiment.training_part()
+            first = runs / short_digest(training)
+            if first not in jobs:
+                jobs[first] = Job(name=_title(training), experiment=training, out=first)
+                num_rounds += 0 if RunDirectory(first).finished else training.rounds
+            if experiment != training:
+                out = runs / short_digest(experiment)
+                jobs[out] = Job(name=_title(experiment), experiment=experiment, out=out, trained=first)
+    return Campaign(tuple(jobs.values()), num_rounds, frozenset(aligned), tuple(local_only))
+
+
+def _with_metric(items: Sequence[Item], metric: Metric) -> set[str]:
+    """Digests of the experiments that some cell measures by this."""
+    cells = [cell for item in items for cell in item.cells if cell.metric == metric]
+    return {cell.experiment.digest() for cell in cells if cell.experiment is not None}
+
+
+def run_campaign(
+    campaign: Campaign, store: Store, *, engine: Engine, processes: int = 1, watch: Watch | None = None
+) -> Iterator[JobRound]:
+    """Run the jobs, resuming what was begun; every finished one is recorded at once."""
+    for event in run_jobs(campaign.jobs, engine=engine, processes=processes, resume=True, watch=watch):
+        if isinstance(event, JobEnd):
+            _record(event, store, campaign, engine)
+        else:
+            yield event
+    for experiment in campaign.local_only:
+        record = store.record(experiment, experiment.seed)
+        if record is not None and "error" not in record:
+            store.add(experiment, {**record, "local_only": local_only_accuracy(experiment, engine)}, None)
+
+
+def _record(event: JobEnd, store: Store, campaign: Campaign, engine: Engine) -> None:
+    experiment, directory = event.job.experiment, RunDirectory(event.job.out)
+    if event.error is None:
+        record = record_of_run(directory)
+        if experiment.digest() in campaign.aligned:
+            record["alignment"] = round(local_alignment(directory, engine), 6)
+        store.add(experiment, record, dataset_of_run(directory))
+    elif isinstance(event.error, FederationError | CalibrationError):
+        # Diverged (every update was rejected as not finite) or died (all features zero): a result, and a bad one.
+        store.add(experiment, record_of_failure(str(event.error)), None)
+    else:
+        raise event.error
+
+
+def _title(experiment: Experiment) -> str:
+    """What the progress bar shows."""
+    parts = [kind_of(experiment.model.head), kind_of(experiment.loss), f"lr {experiment.local_training.lr:g}"]
+    if experiment.calibration is not None:
+        parts.append(kind_of(experiment.calibration))
+    return ", ".join(parts)

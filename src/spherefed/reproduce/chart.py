@@ -1,0 +1,128 @@
+"""The figure of an item, from its JSON alone: equal JSON, equal SVG text.
+
+Tables become dots with intervals, one panel per column. Figures of the paper over rounds become curves. What is
+computed by formula becomes bars.
+"""
+
+import io
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#555555")
+"""Okabe and Ito's colours, which colour-blind readers can tell apart."""
+LINES = ("-", "--", ":", "-.")
+STYLE: dict[Any, Any] = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "spherefed",
+    "font.size": 8.5,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+}
+LABELS = {"accuracy": "accuracy, %", "cosine": "cosine (Eq. 2)", "norm_difference": "norm difference (Eq. 3)"}
+OVER_ROUNDS = ("fig2", "fig4")
+"""Items that the paper shows as curves."""
+PNG_DPI = 110
+Plain = Mapping[str, Any]
+
+
+def item_figure(found: Plain, format_: str = "svg") -> bytes | None:
+    """The figure in this format; None if there is nothing to draw yet."""
+    if "computed" in found:
+        return _drawn(lambda figure: _draw_bars(figure, found["computed"]["bars"]), (7.0, 3.4), format_)
+    if found["item"] in OVER_ROUNDS:
+        panels = _curve_panels(found["curves"])
+        size = (4.2 * len(panels), 3.4)
+        return _drawn(lambda figure: _draw_curves(figure, panels), size, format_) if panels else None
+    columns = _dot_panels(found["cells"])
+    if not columns:
+        return None
+    size = (4.2 * len(columns), 1.1 + 0.21 * max(map(len, columns.values())))
+    return _drawn(lambda figure: _draw_dots(figure, columns, found["unit"]), size, format_)
+
+
+def dots_figure(columns: Mapping[str, Sequence[Plain]], unit: str, format_: str = "svg") -> bytes:
+    """Cells as dots with intervals, one panel per column."""
+    size = (4.2 * len(columns), 1.1 + 0.26 * max(map(len, columns.values())))
+    return _drawn(lambda figure: _draw_dots(figure, columns, unit), size, format_)
+
+
+def _drawn(draw: Any, size: tuple[float, float], format_: str) -> bytes:
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    with rc_context(STYLE):
+        figure = Figure(figsize=size, layout="constrained")
+        draw(figure)
+        buffer = io.BytesIO()
+        metadata = {"Date": None} if format_ == "svg" else {"Software": None}
+        figure.savefig(buffer, format=format_, metadata=metadata, dpi=PNG_DPI)
+    return buffer.getvalue()
+
+
+def _dot_panels(cells: Sequence[Plain]) -> dict[str, list[Plain]]:
+    """Column → its cells that have a number."""
+    panels: dict[str, list[Plain]] = {}
+    for cell in cells:
+        if cell["ours"] is not None:
+            panels.setdefault(cell["column"], []).append(cell)
+    return panels
+
+
+def _draw_dots(figure: "Figure", columns: Mapping[str, Sequence[Plain]], unit: str) -> None:
+    first: list[str] = []
+    for position, (column, cells) in enumerate(columns.items(), start=1):
+        axes = figure.add_subplot(1, len(columns), position)
+        for index, cell in enumerate(cells):
+            ours, colour = cell["ours"], COLOURS[1] if "SphereFed" in cell["row"] else COLOURS[0]
+            error = None if ours["half_width"] is None else [ours["half_width"]]
+            axes.errorbar([ours["mean"]], [index], xerr=error, fmt="o", ms=4, lw=1.3, capsize=2, color=colour)
+        rows = [cell["row"] for cell in cells]
+        repeated = position > 1 and rows == first
+        first = rows if position == 1 else first
+        axes.set_yticks(range(len(cells)), [""] * len(rows) if repeated else rows)
+        axes.set_ylim(len(cells) - 0.5, -0.5)
+        axes.grid(axis="x", lw=0.4, color="#cccccc")
+        axes.set_title(column, loc="left")
+        axes.set_xlabel(f"accuracy, {unit}" if unit else "")
+
+
+def _curve_panels(curves: Sequence[Plain]) -> dict[tuple[str, str], list[Plain]]:
+    """(measure, column) → curves; items with several measures have one panel for each, with columns as lines."""
+    by_measure = len({curve["measure"] for curve in curves}) > 1
+    panels: dict[tuple[str, str], list[Plain]] = {}
+    for curve in curves:
+        panel = "" if by_measure else curve["row"]
+        panels.setdefault((curve["measure"], panel), []).append(curve)
+    return panels
+
+
+def _draw_curves(figure: "Figure", panels: Mapping[tuple[str, str], Sequence[Plain]]) -> None:
+    for position, ((measure, title), curves) in enumerate(panels.items(), start=1):
+        axes: Axes = figure.add_subplot(1, len(panels), position)
+        for index, curve in enumerate(curves):
+            style, colour = LINES[index // len(COLOURS) % len(LINES)], COLOURS[index % len(COLOURS)]
+            axes.plot(curve["rounds"], curve["means"], style, color=colour, label=curve["column"], lw=1.5)
+        axes.set_title(title, loc="left")
+        axes.set_xlabel("round")
+        axes.set_ylabel(LABELS[measure])
+        axes.legend(frameon=False, fontsize=7)
+
+
+def _draw_bars(figure: "Figure", bars: Plain) -> None:
+    """Horizontal ranges, and the paper's number as a mark."""
+    axes = figure.add_subplot()
+    rows = bars["rows"]
+    for index, row in enumerate(rows):
+        axes.plot([row["low"], row["high"]], [index, index], lw=7, color=COLOURS[0], solid_capstyle="butt")
+        axes.plot([row["low"]], [index], "|", ms=8, color=COLOURS[0])
+        if row["paper"] is not None:
+            axes.plot([row["paper"]], [index], "D", ms=4, color=COLOURS[1])
+    axes.set_yticks(range(len(rows)), [row["label"] for row in rows])
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.set_xlabel(f"{bars['quantity']} (diamonds: paper)")
+    if bars["log"]:
+        axes.set_xscale("log")

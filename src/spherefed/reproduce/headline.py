@@ -1,0 +1,61 @@
+"""The table and the figure for the README: the FedAvg rows of Table 2 at laptop scale, from its JSON alone."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from spherefed.reproduce.chart import dots_figure
+from spherefed.reproduce.methods import BABU, CCVR, CCVR_TUNED, CENTRALISED, FFC, LOCAL_ONLY, OURS, SPHERE
+from spherefed.reproduce.page import mean_text, signed_text, table
+from spherefed.runs.directory import read_json
+
+SOURCE = "laptop/table2.json"
+ROWS = ("", CCVR, CCVR_TUNED, BABU, FFC, SPHERE, OURS)
+NAME = "headline"
+Plain = Mapping[str, Any]
+
+
+def write_headline(results: Path) -> Path | None:
+    """`headline.md`, `.svg` and `.png` beside the scales' folders; None if Table 2 has no numbers yet."""
+    if not (results / SOURCE).exists():
+        return None
+    found = read_json(results / SOURCE)
+    columns = headline_columns(found)
+    if not columns:
+        return None
+    for format_ in ("svg", "png"):
+        (results / f"{NAME}.{format_}").write_bytes(dots_figure(columns, "%", format_))
+    path = results / f"{NAME}.md"
+    path.write_text(headline_page(found), encoding="utf-8")
+    return path
+
+
+def headline_columns(found: Plain) -> dict[str, list[Plain]]:
+    """Column → the FedAvg rows that have a number, in the order of `ROWS`, then the references."""
+    names = [f"FedAvg {row}".strip() for row in ROWS] + [LOCAL_ONLY, CENTRALISED]
+    columns: dict[str, list[Plain]] = {}
+    for name in names:
+        for cell in found["cells"]:
+            if cell["row"] == name and cell["ours"] is not None:
+                columns.setdefault(cell["column"], []).append(cell)
+    return {column: cells for column, cells in columns.items() if any(c["row"] == f"FedAvg {OURS}" for c in cells)}
+
+
+def headline_page(found: Plain) -> str:
+    """A Markdown fragment without a heading."""
+    tuned = ", ".join(found["tuning"])
+    parts = [f"{found['protocol']}. Learning rates tuned on a validation split: {tuned}."]
+    for column, cells in headline_columns(found).items():
+        seeds = max(cell["ours"]["seeds"] for cell in cells)
+        rows = [
+            [
+                cell["row"],
+                mean_text(cell["ours"]),
+                "–" if cell["difference"] is None else signed_text(cell["difference"]),
+            ]
+            for cell in cells
+        ]
+        what = "one seed" if seeds == 1 else f"{seeds} seeds, mean ± 95 % interval"
+        parts.append(f"{column}, {what}:")
+        parts.append(table(["method", "test accuracy, %", "difference to FedAvg"], rows))
+    return "\n\n".join(parts) + "\n"

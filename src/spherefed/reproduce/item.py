@@ -1,0 +1,77 @@
+"""An item of the paper as a value: its cells, each an experiment and the paper's number, and the claims to judge."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from spherefed.experiment import Experiment
+
+Key = tuple[str, str]
+"""Row and column of a cell."""
+Metric = Literal["trained", "calibrated", "personal", "local_only", "cosine", "norm_difference", "alignment"]
+"""Accuracy of the model as trained or calibrated, mean accuracy of clients' own models, mean accuracy of models that
+clients train alone (`local_only.py`), Eq. 2 and 3 after the last round, or the agreement of local models' features
+(`alignment.py`)."""
+ACCURACIES = ("trained", "calibrated", "personal", "local_only")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cell:
+    """One number of an item."""
+
+    row: str
+    column: str
+    experiment: Experiment | None
+    """With seed 0; None: this scale does not run the cell."""
+    metric: Metric = "trained"
+    paper: float | None = None
+    """The paper's number; None: the paper has no such cell."""
+    base: Key | None = None
+    """The cell that the difference is taken to."""
+
+    @property
+    def key(self) -> Key:
+        return self.row, self.column
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Claim:
+    """A statement of the paper about cells: f(plus) − f(minus) is positive, or at most `margin` from zero."""
+
+    text: str
+    plus: tuple[Key, ...]
+    minus: tuple[Key, ...] = ()
+    measure: Literal["sum", "spread"] = "sum"
+    """f: the sum of the cells, or the difference between the largest and the smallest of them."""
+    paper: float | None = None
+    """The size that the paper's numbers give."""
+    margin: float | None = None
+    """None: the claim is that the quantity is positive."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Item:
+    """A table, a figure or a section of the paper."""
+
+    name: str
+    """As on the command line, such as `table2`."""
+    title: str
+    claim: str
+    """What the paper says it shows, in one sentence."""
+    cells: tuple[Cell, ...] = ()
+    claims: tuple[Claim, ...] = ()
+    deviations: tuple[str, ...] = ()
+    """Differences to the paper beside those of the scale."""
+    computed: Callable[[], dict[str, Any]] | None = None
+    """For items without training: tables and verdicts by formula."""
+    unit: str = "%"
+
+    def experiments(self) -> list[Experiment]:
+        """The experiments of all cells, each once, in order."""
+        found = {cell.experiment.digest(): cell.experiment for cell in self.cells if cell.experiment is not None}
+        return list(found.values())
+
+    def trainings(self) -> list[Experiment]:
+        """The trainings behind them, each once."""
+        found = {e.training_part().digest(): e.training_part() for e in self.experiments()}
+        return list(found.values())

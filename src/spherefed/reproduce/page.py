@@ -1,0 +1,171 @@
+"""The page of an item, from its JSON alone: equal JSON gives equal text."""
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from spherefed.reproduce.duration import in_words
+
+RULE = (
+    "A claim that a quantity is positive *holds* if the 95 % t-interval over seeds lies above 0; it *does not hold* if "
+    "the interval lies below 0, or contains 0 and lies below the paper's size; else it is *not decided*. A claim that "
+    "a quantity is within a margin holds if the interval lies inside the margin, and does not hold if it lies outside."
+)
+Plain = Mapping[str, Any]
+
+
+def item_page(found: Plain) -> str:
+    """The item as Markdown."""
+    parts = [f"# {found['title']}", f"**Claim.** {found['claim']}", f"Made by `{found['command']}`; do not edit."]
+    if "computed" in found:
+        parts += _computed(found)
+    else:
+        parts += _measured(found)
+    if found["deviations"]:
+        parts.append("## Deviations\n" + "\n".join(f"- {line}" for line in found["deviations"]))
+    return "\n\n".join(parts) + "\n"
+
+
+def _computed(found: Plain) -> list[str]:
+    computed = found["computed"]
+    verdicts = [[v["text"], v["verdict"], v["reason"]] for v in computed["verdicts"]]
+    details = computed.get("details")
+    return [
+        "## Numbers\n" + table(computed["header"], computed["rows"]),
+        _picture(found),
+        *([] if details is None else ["## Every assumption\n" + table(details["header"], details["rows"])]),
+        "## Verdicts\n" + table(["claim", "verdict", "reason"], verdicts),
+    ]
+
+
+def _measured(found: Plain) -> list[str]:
+    seeds = ", ".join(str(seed) for seed in found["seeds"])
+    picture = [_picture(found)] if any(cell["ours"] is not None for cell in found["cells"]) else []
+    cause = found["likely_cause"]
+    return [
+        f"Scale `{found['scale']}`: {found['protocol']}. Seeds: {seeds}. Trainings per seed: {found['trainings']}. "
+        f"Computing time: {in_words(found['seconds'])}.",
+        "## Verdicts\n"
+        + _claims(found["claims"])
+        + ("" if cause is None else f"\n\nLikely cause where a claim does not hold: {cause}")
+        + f"\n\n{RULE}",
+        "## Numbers\nOurs: mean ± half-width of the 95 % interval over seeds; the difference is paired by seed.\n\n"
+        + _cells(found["cells"]),
+        *picture,
+        "## What it was computed with\n" + _provenance(found),
+    ]
+
+
+def _picture(found: Plain) -> str:
+    name = found["item"]
+    return f"![{found['title']}]({name}.svg)\n\nThe figure as [SVG]({name}.svg) and [PNG]({name}.png)."
+
+
+def _claims(claims: Sequence[Plain]) -> str:
+    rows = []
+    for claim in claims:
+        size = "–" if claim["paper"] is None else f"{claim['paper']:+.2f}"
+        margin = "" if claim["margin"] is None else f" (margin ±{claim['margin']:g})"
+        rows.append([claim["text"], size + margin, signed_text(claim["ours"]), claim["verdict"]])
+    return table(["claim", "paper", "ours", "verdict"], rows)
+
+
+def _cells(cells: Sequence[Plain]) -> str:
+    rows = []
+    for cell in cells:
+        paper = "–" if cell["paper"] is None else f"{cell['paper']:.2f}"
+        seeds = "–" if cell["ours"] is None else str(cell["ours"]["seeds"])
+        ours = mean_text(cell["ours"]) + (" (diverged)" if cell["failed"] else "")
+        if cell["ours"] is None:
+            ours = f"diverged (seeds {', '.join(map(str, cell['failed']))})" if cell["failed"] else "not run"
+        difference = "" if cell["difference_to"] is None else signed_text(cell["difference"])
+        digest = "–" if cell["digest"] is None else _experiment_link(cell)
+        rows.append([cell["row"], cell["column"], paper, ours, difference, _range(cell["ours"]), seeds, digest])
+    header = ["row", "column", "paper", "ours", "difference to base", "lowest to highest", "seeds", "experiment"]
+    return table(header, rows)
+
+
+def _experiment_link(cell: Plain) -> str:
+    """To the file of the experiment, which exists if a seed was run."""
+    name = f"`{cell['digest']}`"
+    return name if cell["ours"] is None and not cell["failed"] else f"[{name}](experiments/{cell['digest']}.json)"
+
+
+def _provenance(found: Plain) -> str:
+    lines = [
+        "- Every experiment's file has its configuration, the digest of its data, and its numbers for every seed.",
+        f"- Configuration of the scale: `{json.dumps(found['configuration'], ensure_ascii=False)}`",
+    ]
+    data = found["dataset"]
+    if data is not None:
+        provenance = ", ".join(f"{name}: {value}" for name, value in data["provenance"].items())
+        lines.append(
+            f"- Data: {data['name']}, {data['num_train']} training and {data['num_test']} test examples; {provenance}"
+        )
+    for method, entry in found["tuning"].items():
+        chosen = ", ".join(f"{path} = {value:g}" for path, value in entry["chosen"].items())
+        lines.append(f"- Tuning of {method}: {entry['tried']} values on the validation split; {chosen}")
+    lines += [f"- Machine: {machine}" for machine in found["machines"]]
+    return "\n".join(lines)
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def mean_text(interval: Plain | None) -> str:
+    """Mean ± half-width."""
+    if interval is None:
+        return "not run"
+    half = interval["half_width"]
+    return f"{interval['mean']:.2f}" + ("" if half is None else f" ± {half:.2f}")
+
+
+def signed_text(interval: Plain | None) -> str:
+    """Mean with its sign ± half-width."""
+    if interval is None:
+        return "not run"
+    half = interval["half_width"]
+    return f"{interval['mean']:+.2f}" + ("" if half is None else f" ± {half:.2f}")
+
+
+def _range(interval: Plain | None) -> str:
+    return (
+        "–" if interval is None or interval["seeds"] < 2 else f"{interval['lowest']:.2f} to {interval['highest']:.2f}"
+    )
+
+
+def claims_page(items: Sequence[Plain]) -> str:
+    """One line per claim of all items, with the finding at every scale: docs/claims.md."""
+    scales = list(dict.fromkeys(found["scale"] for found in items if "computed" not in found))
+    lines: dict[tuple[str, str], dict[str, Any]] = {}
+    for found in items:
+        for claim in found["computed"]["verdicts"] if "computed" in found else found["claims"]:
+            line = lines.setdefault((found["item"], claim["text"]), {"paper": claim.get("paper")})
+            page = f"results/{found['scale']}/{found['item']}.md"
+            ours = "" if claim.get("ours") is None else f" ({signed_text(claim['ours'])})"
+            line[found["scale"] if "ours" in claim else "formula"] = f"[{claim['verdict']}]({page}){ours}"
+    rows = []
+    for (item, text), line in lines.items():
+        size = "–" if line["paper"] is None else f"{line['paper']:+.2f}"
+        rows.append([item, text, size, *(line.get(scale) or line.get("formula", "–") for scale in scales)])
+    head = "# Claims of the paper\n\nMade by `spherefed reproduce`; do not edit. Numbers are differences in points of "
+    head += "accuracy where nothing else is said. Claims *beyond the paper* are ours. " + RULE
+    return head + "\n\n" + table(["item", "claim", "paper", *scales], rows) + "\n"
+
+
+def index_page(items: Sequence[Plain]) -> str:
+    """All items and scales with their verdicts: docs/results/README.md."""
+    rows = []
+    for found in items:
+        claims = found["computed"]["verdicts"] if "computed" in found else found["claims"]
+        counts = Counter(claim["verdict"] for claim in claims)
+        verdicts = ", ".join(f"{number} {verdict}" for verdict, number in sorted(counts.items()))
+        seeds = "–" if "computed" in found else str(len(found["seeds"]))
+        where = f"{found['scale']}/{found['item']}.md"
+        rows.append([f"[{found['title']}]({where})", "–" if "computed" in found else found["scale"], seeds, verdicts])
+    text = "# Results\n\nMade by `spherefed reproduce`; do not edit. One line per claim: [claims](../claims.md)."
+    return text + "\n\n" + table(["item", "scale", "seeds", "claims"], rows) + "\n"

@@ -1,0 +1,166 @@
+"""Learning rates of a scale: equally large grids on a validation split, with seeds of their own, resumable.
+
+What to try next follows from the records alone, so that an interrupted search continues where it was. Every method is
+judged by its final model. The best value of a grid must lie inside it; a grid that has to grow makes the others grow.
+"""
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from spherefed.errors import ConfigError
+from spherefed.experiment import Experiment, with_settings
+from spherefed.reproduce.campaign import plan_campaign, run_campaign
+from spherefed.reproduce.item import Cell, Item, Metric
+from spherefed.reproduce.methods import LOSSES, SWITCHES, ablation, babu_of, base_of, ours_of
+from spherefed.reproduce.scales import TENTH, Scale
+from spherefed.reproduce.store import Store
+from spherefed.reproduce.summary import value_of
+from spherefed.runs.jobs import JobRound, Watch
+from spherefed.runs.runner import Engine
+from spherefed.runs.tuning import FIRST_SEED, MAX_POINTS, Search
+
+FACTORS = (0.5, 1.0, 2.0)
+"""A grid starts with these multiples of the scale's rate."""
+PATH = "local.lr"
+REFIT_PATH = "calibration.refit.lr"
+GROUPS: Mapping[str, tuple[str, ...]] = {
+    "tuning": ("fedavg", "fedavg+spherefed", "fedavg+babu"),
+    "tuning-ablations": tuple(
+        f"fedavg+{loss.lower()}{suffix}"
+        for loss in LOSSES
+        for _, _, suffix in SWITCHES.values()
+        if f"{loss}{suffix}" not in ("CE", "CE+fix-r", "MSE+fix-ou+norm")  # methods of the first group
+    ),
+    # CCVR's refit, without and with Tukey's transform of the virtual features.
+    "tuning-ccvr": ("fedavg+ccvr", "fedavg+ccvr-tukey"),
+}
+"""Methods whose grids are kept equally large, by the name on the command line."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RateSearch:
+    """A search for the learning rates of some methods."""
+
+    scale: Scale
+    methods: tuple[str, ...]
+    seeds: tuple[int, ...]
+    store: Store
+
+    def run(self, runs: Path, *, engine: Engine, processes: int = 1, watch: Watch | None = None) -> Iterator[JobRound]:
+        """Try values until every method has its best one inside its grid."""
+        while wanted := self.wanted():
+            campaign = plan_campaign([wanted], self.seeds, self.store, runs)
+            yield from run_campaign(campaign, self.store, engine=engine, processes=processes, watch=watch)
+
+    def wanted(self) -> Item | None:
+        """The experiments to try next; None if the search is over."""
+        searches = self.searches()
+        cells = [
+            self._cell(search, value)
+            for search in searches
+            for value in self._start(search.method)
+            if value not in search.scores
+        ]
+        if not cells:
+            beyond = [(s, s.next_value()) for s in searches if len(s.scores) < MAX_POINTS]
+            cells = [self._cell(search, value) for search, value in beyond if value is not None]
+        if not cells:
+            largest = max(len(search.scores) for search in searches)
+            cells = [self._cell(s, s.neighbour()) for s in searches if len(s.scores) < largest]
+        return Item(name="tuning", title="", claim="", cells=tuple(cells)) if cells else None
+
+    def searches(self) -> list[Search]:
+        """Every method with what was tried so far."""
+        return [self._search(method) for method in self.methods]
+
+    def _search(self, method: str) -> Search:
+        search = Search(method, tuning_experiment(self.scale, method), path_of(method))
+        values = [*self._start(method)]
+        while values:
+            for value in values:
+                if (scores := self._scores(search, value)) is not None:
+                    search.scores[value] = scores
+            if any(value not in search.scores for value in self._start(method)):
+                break
+            after = [search.next_value(), search.neighbour()]
+            values = [v for v in after if v is not None and v not in search.scores and self._scores(search, v)]
+        return search
+
+    def _start(self, method: str) -> list[float]:
+        if path_of(method) == REFIT_PATH:
+            rate = self.scale.ccvr_tuned.refit.lr
+        else:
+            rate = self.scale.start_rates.get(method, self.scale.rate(method, TENTH))
+        return [float(f"{rate * factor:.2g}") for factor in FACTORS]
+
+    def _scores(self, search: Search, value: float) -> dict[str, float] | None:
+        """Mean validation accuracy at each stage; a diverged run counts as 0; None if a seed is missing."""
+        experiment = _with_value(search, value)
+        records = [self.store.record(experiment, seed) for seed in self.seeds]
+        if any(record is None for record in records):
+            return None
+        stages: tuple[Metric, ...] = ("trained",) if experiment.calibration is None else ("trained", "calibrated")
+        return {
+            stage: round(statistics.fmean((value_of(r, stage) or 0.0) / 100 for r in records if r is not None), 6)
+            for stage in stages
+        }
+
+    def _cell(self, search: Search, value: float) -> Cell:
+        return Cell(row=search.method, column=f"{value:g}", experiment=_with_value(search, value))
+
+    def table(self) -> dict[str, Any]:
+        """What was tried, what it gave and what was chosen, for a file."""
+        methods = {}
+        for search in (s for s in self.searches() if len(s.scores) > 2):
+            methods[search.method] = {
+                "chosen": {search.path: search.best},
+                "judged_by": search.stage,
+                "on_edge": search.next_value() is not None,
+                "tried": [{search.path: value, **search.scores[value]} for value in sorted(search.scores)],
+            }
+        split = self.scale.tuning_data
+        return {
+            "protocol": self.scale.description,
+            "examples": split.examples,
+            "validation": split.validation,
+            "seeds": list(self.seeds),
+            "methods": methods,
+        }
+
+
+def rate_search(name: str, scale: Scale, num_seeds: int, store: Store) -> RateSearch:
+    """The search of this name, with seeds that no reported result uses."""
+    if name not in GROUPS:
+        raise ConfigError(f"unknown search {name!r}; allowed: {', '.join(GROUPS)}")
+    seeds: Sequence[int] = range(FIRST_SEED, FIRST_SEED + num_seeds)
+    return RateSearch(scale=scale, methods=GROUPS[name], seeds=tuple(seeds), store=store)
+
+
+def tuning_experiment(scale: Scale, method: str) -> Experiment:
+    """A method at α = 0.1 on the validation split; FFC follows where the method has it."""
+    built = {
+        "fedavg": base_of(scale, "fedavg", TENTH),
+        "fedavg+babu": babu_of(scale, "fedavg", TENTH),
+        "fedavg+spherefed": ours_of(scale, "fedavg", TENTH),
+    }
+    for loss in LOSSES:
+        for switch, (_, _, suffix) in SWITCHES.items():
+            built.setdefault(f"fedavg+{loss.lower()}{suffix}", ablation(scale, TENTH, loss, switch, calibrated=False))
+    first, ccvr = built["fedavg"], replace(scale.ccvr_tuned, tukey=0.5 if method.endswith("tukey") else 1.0)
+    if "ccvr" in method:
+        built[method] = first and replace(first, calibration=ccvr)
+    experiment = built[method]
+    assert experiment is not None, "every scale has α = 0.1"
+    return replace(experiment, data=scale.tuning_data, evaluate_every=experiment.rounds)
+
+
+def path_of(method: str) -> str:
+    """The field that is tuned."""
+    return REFIT_PATH if "ccvr" in method else PATH
+
+
+def _with_value(search: Search, value: float) -> Experiment:
+    return with_settings(search.experiment, [f"{search.path}={value!r}"])

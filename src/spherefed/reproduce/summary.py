@@ -1,0 +1,198 @@
+"""From records to the JSON of an item: every number that its page shows."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from spherefed.experiment import Experiment
+from spherefed.report.summary import Estimate, estimate
+from spherefed.reproduce.causes import likely_cause
+from spherefed.reproduce.item import ACCURACIES, Cell, Claim, Item, Key, Metric
+from spherefed.reproduce.judging import judge, quantity
+from spherefed.reproduce.scales import Scale, tuned_methods
+from spherefed.reproduce.store import Record, Store, short_digest
+from spherefed.runs.directory import read_json
+from spherefed.schema import without_defaults
+
+FORMAT = 1
+"""Of the JSON files of items."""
+
+
+def summarize_item(item: Item, scale: Scale, seeds: Sequence[int], store: Store, command: str) -> dict[str, Any]:
+    """The item as plain data; cells without records say so."""
+    found: dict[str, Any] = {
+        "format": FORMAT,
+        "item": item.name,
+        "title": item.title,
+        "claim": item.claim,
+        "scale": scale.name,
+        "unit": item.unit,
+        "command": command,
+        "deviations": [*item.deviations, *(() if item.computed else scale.deviations)],
+    }
+    if item.computed is not None:
+        return found | {"computed": item.computed()}
+    values = _values(item, seeds, store)
+    claims = [_claim(claim, values, seeds) for claim in item.claims]
+    failed = any(claim["verdict"] == "does not hold" for claim in claims)
+    return found | {
+        "protocol": scale.description,
+        "configuration": without_defaults(scale.template),
+        "dataset": _dataset(item, store),
+        "seeds": list(seeds),
+        "tuning": _tuning(scale.name.removesuffix("-balanced")),
+        "trainings": len(item.trainings()),
+        "seconds": round(_seconds(item, seeds, store), 1),
+        "machines": _machines(item, seeds, store),
+        "cells": [_cell(cell, values, seeds, store) for cell in item.cells],
+        "claims": claims,
+        "likely_cause": likely_cause(scale.name, item.name) if failed else None,
+        "curves": _curves(item, seeds, store),
+    }
+
+
+def _tuning(scale: str) -> dict[str, Any]:
+    """How many values were tried for each method, and which was chosen."""
+    found = tuned_methods(scale)
+    return {name: {"tried": len(entry["tried"]), "chosen": entry["chosen"]} for name, entry in found.items()}
+
+
+def _values(item: Item, seeds: Sequence[int], store: Store) -> dict[int, dict[Key, float]]:
+    """Seed → cell → value, of the cells that have one."""
+    found: dict[int, dict[Key, float]] = {seed: {} for seed in seeds}
+    for cell in item.cells:
+        for seed in seeds:
+            record = None if cell.experiment is None else store.record(cell.experiment, seed)
+            value = None if record is None else value_of(record, cell.metric)
+            if value is not None:
+                found[seed][cell.key] = value
+    return found
+
+
+def value_of(record: Record, metric: Metric) -> float | None:
+    """One number of a record, accuracies in percent; None if the run failed or has no such number."""
+    if "error" in record:
+        return None
+    if metric == "personal":
+        return None if record["personal"] is None else 100 * float(record["personal"]["mean"])
+    if metric in ("alignment", "local_only"):
+        found: float | None = record.get(metric)
+        return found if found is None or metric == "alignment" else 100 * found
+    if metric in ACCURACIES:
+        accuracy = record["accuracy"].get(metric)
+        return None if accuracy is None else 100 * float(accuracy)
+    curve = record["curves"].get(metric)
+    return float(curve["values"][-1]) if curve else None
+
+
+def _cell(cell: Cell, values: Mapping[int, Mapping[Key, float]], seeds: Sequence[int], store: Store) -> dict[str, Any]:
+    own = {seed: values[seed][cell.key] for seed in seeds if cell.key in values[seed]}
+    difference = None
+    if cell.base is not None:
+        pairs = [values[s][cell.key] - values[s][cell.base] for s in own if cell.base in values[s]]
+        difference = _interval(pairs)
+    return {
+        "row": cell.row,
+        "column": cell.column,
+        "metric": cell.metric,
+        "paper": cell.paper,
+        "digest": None if cell.experiment is None else short_digest(cell.experiment),
+        "values": {str(seed): round(value, 4) for seed, value in own.items()},
+        "ours": _interval(list(own.values())),
+        "difference_to": None if cell.base is None else list(cell.base),
+        "difference": difference,
+        "failed": _failures(cell.experiment, seeds, store),
+    }
+
+
+def _failures(experiment: Experiment | None, seeds: Sequence[int], store: Store) -> list[int]:
+    """Seeds whose run diverged."""
+    if experiment is None:
+        return []
+    records = {seed: store.record(experiment, seed) for seed in seeds}
+    return [seed for seed, record in records.items() if record is not None and "error" in record]
+
+
+def _claim(claim: Claim, values: Mapping[int, Mapping[Key, float]], seeds: Sequence[int]) -> dict[str, Any]:
+    found = {seed: quantity(claim, values[seed]) for seed in seeds}
+    numbers = [value for value in found.values() if value is not None]
+    return {
+        "text": claim.text,
+        "paper": None if claim.paper is None else round(claim.paper, 4),
+        "margin": claim.margin,
+        "values": {str(seed): round(value, 4) for seed, value in found.items() if value is not None},
+        "ours": _interval(numbers),
+        "verdict": judge(numbers, size=claim.paper, margin=claim.margin),
+    }
+
+
+def _interval(values: Sequence[float]) -> dict[str, Any] | None:
+    if not values:
+        return None
+    found: Estimate = estimate(values)
+    half = found.half_width
+    return {
+        "mean": round(found.mean, 4),
+        "half_width": None if half is None else round(half, 4),
+        "seeds": found.count,
+        "lowest": round(min(values), 4),
+        "highest": round(max(values), 4),
+    }
+
+
+def _dataset(item: Item, store: Store) -> dict[str, Any] | None:
+    for experiment in item.experiments():
+        path = store.path(experiment)
+        if path.exists() and (found := read_json(path)["dataset"]) is not None:
+            described: dict[str, Any] = found
+            return described
+    return None
+
+
+def _records(item: Item, seeds: Sequence[int], store: Store) -> list[Record]:
+    found = (store.record(e, seed) for e in item.experiments() for seed in seeds)
+    return [record for record in found if record is not None and "error" not in record]
+
+
+def _seconds(item: Item, seeds: Sequence[int], store: Store) -> float:
+    """Time of the trainings, each once, and of what follows them."""
+    trainings: dict[tuple[str, str], float] = {}
+    after = 0.0
+    for experiment in item.experiments():
+        for seed in seeds:
+            record = store.record(experiment, seed)
+            if record is not None and "error" not in record:
+                key = (experiment.training_part().digest(), str(seed))
+                trainings[key] = record["seconds"]["train"]
+                after += sum(value for name, value in record["seconds"].items() if name != "train")
+    return sum(trainings.values()) + after
+
+
+def _machines(item: Item, seeds: Sequence[int], store: Store) -> list[str]:
+    return sorted({f"{record['machine']}, torch {record['torch']}" for record in _records(item, seeds, store)})
+
+
+def _curves(item: Item, seeds: Sequence[int], store: Store) -> list[dict[str, Any]]:
+    """Per cell the mean over seeds after every evaluated round: of accuracy, or of what the cell measures."""
+    found, seen = [], set[tuple[str, str]]()
+    for cell in item.cells:
+        if cell.experiment is None:
+            continue
+        name = "accuracy" if cell.metric in ACCURACIES else cell.metric
+        key = (cell.experiment.training_part().digest(), name)
+        records = [store.record(cell.experiment, seed) for seed in seeds]
+        curves = [r["curves"][name] for r in records if r is not None and name in r.get("curves", {})]
+        if key in seen or not curves:
+            continue
+        seen.add(key)
+        factor = 100 if name == "accuracy" else 1
+        means = [factor * sum(point) / len(point) for point in zip(*(c["values"] for c in curves), strict=True)]
+        found.append(
+            {
+                "row": cell.row,
+                "column": cell.column,
+                "measure": name,
+                "rounds": curves[0]["rounds"],
+                "means": [round(mean, 4) for mean in means],
+            }
+        )
+    return found
