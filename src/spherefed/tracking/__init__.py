@@ -1,0 +1,1 @@
+"""Trackers (TensorBoard, MLflow) that follow run directories; nothing of a run depends on them."""
