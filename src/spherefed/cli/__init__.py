@@ -1,38 +1,51 @@
-"""The command line: thin verbs over the library. Imports are made where they are needed, so that --help is quick."""
+"""The command line: thin commands over the library. Commands import what they need when they run: --help is quick."""
 
 import sys
 
 import click
 
+from spherefed.cli.costs import cost
 from spherefed.cli.data import data, partition
 from spherefed.cli.deploy import deploy
-from spherefed.cli.experiments import compare, evaluate, personalize, report, run, tune
+from spherefed.cli.experiments import compare, evaluate, personalize, run
+from spherefed.cli.export import export
+from spherefed.cli.fields import fields
+from spherefed.cli.head import head
 from spherefed.cli.options import example
+from spherefed.cli.report import report
+from spherefed.cli.reproduce import reproduce
+from spherefed.cli.runs import runs
+from spherefed.cli.tune import tune
 
-INTERRUPTED = 130
-"""Exit code after Ctrl-C, as shells have it."""
+FAILED, USER_ERROR, INTERRUPTED, TERMINATED = 1, 2, 130, 143
+"""Exit codes: a failure while running, wrong input, Ctrl-C and SIGTERM (128 + signal, by the convention of shells)."""
 
 
 def main() -> None:
-    """The entry point: user errors and those of the system are one line and exit code 2, Ctrl-C is 130."""
-    from spherefed.errors import SpherefedError
+    """The entry point: errors print one line, and the exit code says what kind of error it was."""
+    from spherefed.errors import CalibrationError, ClientError, EngineError, FederationError, SpherefedError
+    from spherefed.runs.signals import Terminated
 
     try:
-        commands(standalone_mode=False)
+        commands(prog_name="spherefed", standalone_mode=False)
     except click.exceptions.Exit as stop:
         sys.exit(stop.exit_code)
     except click.ClickException as error:
-        error.show()
+        context = getattr(error, "ctx", None)
+        hint = "" if context is None else f" See `{context.command_path} --help`."
+        click.echo(f"error: {' '.join(error.format_message().split())}{hint}", err=True)
         sys.exit(error.exit_code)
     except SpherefedError as error:
         click.echo(f"error: {error}", err=True)
-        sys.exit(2)
-    except OSError as error:  # a full disk, a folder one may not write to: the system's words, and which file
+        failed = isinstance(error, CalibrationError | ClientError | EngineError | FederationError)
+        sys.exit(FAILED if failed else USER_ERROR)
+    except OSError as error:  # such as a full disk or a read-only folder: the system's message and the file
         click.echo(f"error: {error.strerror or error}{f': {error.filename}' if error.filename else ''}", err=True)
-        sys.exit(2)
-    except (KeyboardInterrupt, click.Abort):
-        click.echo("interrupted", err=True)
-        sys.exit(INTERRUPTED)
+        sys.exit(FAILED)
+    except (KeyboardInterrupt, click.Abort) as stop:  # click raises Abort from KeyboardInterrupt
+        terminated = isinstance(stop, Terminated) or isinstance(stop.__cause__, Terminated)
+        click.echo("terminated" if terminated else "interrupted", err=True)
+        sys.exit(TERMINATED if terminated else INTERRUPTED)
 
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
@@ -44,8 +57,24 @@ CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 )
 @click.version_option(package_name="spherefed")
 def commands() -> None:
-    """Hyperspherical federated learning: one fixed head for all, unit features, closed-form calibration."""
+    """Hyperspherical federated learning: a fixed head for all clients, unit features, closed-form calibration."""
 
 
-for command in (run, compare, personalize, report, evaluate, tune, data, partition, deploy):
+for command in (
+    run,
+    compare,
+    personalize,
+    report,
+    evaluate,
+    export,
+    tune,
+    data,
+    partition,
+    cost,
+    reproduce,
+    head,
+    runs,
+    deploy,
+    fields,
+):
     commands.add_command(command)

@@ -1,42 +1,54 @@
-"""Commands about data: what is there, getting it, checking it, and who would get which part."""
+"""Commands for data: list, download and check data sets, and show partitions."""
 
+from dataclasses import asdict
 from pathlib import Path
 
 import click
 
-from spherefed.cli.options import DATA_ROOT, SET, example, find_experiment
+from spherefed.cli.options import DATA_ROOT, JSON, SET, example, find_experiment
+from spherefed.cli.output import print_json
 
 
 @click.group(epilog=example("spherefed data list", "spherefed data get cifar100", "spherefed data check cifar100"))
 def data() -> None:
-    """List, get and check data sets."""
+    """List, download and check data sets."""
 
 
 @data.command("list", epilog=example("spherefed data list --data-root ~/data"))
+@JSON
 @DATA_ROOT
-def list_(data_root: str | None) -> None:
-    """What data sets there are, and which of them are here."""
+def list_(as_json: bool, data_root: str | None) -> None:
+    """List the known data sets and where they are on this machine."""
     from rich.console import Console
     from rich.table import Table
 
     from spherefed.data.catalog import list_datasets
 
+    if as_json:
+        listed = [{**asdict(item), "path": item.path and str(item.path)} for item in list_datasets(data_root)]
+        print_json({"datasets": listed})
+        return
     table = Table("name", "classes", "train", "test", "where", box=None, pad_edge=False)
     for item in list_datasets(data_root):
-        where = str(item.found) if item.found else f"not here; spherefed data get {item.name}"
+        where = str(item.path) if item.path else f"missing; run spherefed data get {item.name}"
         if item.name == "digits":
-            where = "comes with scikit-learn"
+            where = "part of scikit-learn"
         table.add_row(item.name, str(item.num_classes), f"{item.num_train:,}", f"{item.num_test:,}", where)
     Console(soft_wrap=True).print(table)
-    click.echo("also: folder:PATH (class folders of images), arrays:FILE.npz (images, labels)")
+    click.echo(
+        "your own data: folder:PATH (one folder of images per class), arrays:FILE.npz (images, labels), "
+        "package.module:Name (a function of your own)"
+    )
 
 
 @data.command(epilog=example("spherefed data get cifar100", "spherefed data get fashion-mnist --data-root ~/data"))
 @click.argument("name")
-@click.option("--mirror", metavar="URL", help="A folder with the same files; their published MD5s are still required.")
+@click.option(
+    "--mirror", metavar="URL", help="URL of a folder with the same files; the published MD5 is still checked."
+)
 @DATA_ROOT
 def get(name: str, mirror: str | None, data_root: str | None) -> None:
-    """Download NAME from its authors, checked against the published MD5; an interrupted download goes on."""
+    """Download the data set NAME from its authors and check the published MD5; continue an interrupted download."""
     from spherefed.data.catalog import get_dataset
     from spherefed.data.download import progress_bars
 
@@ -52,7 +64,7 @@ def get(name: str, mirror: str | None, data_root: str | None) -> None:
 @click.argument("name")
 @DATA_ROOT
 def check(name: str, data_root: str | None) -> None:
-    """Read NAME and say what it holds: counts, classes, channel mean and deviation, whether it is the official one."""
+    """Read the data set NAME; print counts, classes, channel mean and deviation, and whether the files are official."""
     from spherefed.data.catalog import check_dataset
 
     found = check_dataset(name, data_root)
@@ -63,8 +75,8 @@ def check(name: str, data_root: str | None) -> None:
     for part, counts in (("training", found.train_counts), ("test", found.test_counts)):
         click.echo(f"{part} examples per class: {min(counts)} to {max(counts)}")
     click.echo(f"mean {_numbers(found.mean)}, deviation {_numbers(found.std)} per channel")
-    for fact, value in found.provenance.items():
-        click.echo(f"{fact}: {value}")
+    for key, value in found.provenance.items():
+        click.echo(f"{key}: {value}")
 
 
 @click.command(
@@ -76,13 +88,17 @@ def check(name: str, data_root: str | None) -> None:
 )
 @click.argument("experiment")
 @SET
-@click.option("--figure", type=click.Path(path_type=Path), help="Draw the heat map into a .png or .html file.")
-@click.option("--export", type=click.Path(path_type=Path), help="Write the index file.")
+@click.option("--figure", type=click.Path(path_type=Path), help="Write the heat map to this .png or .html file.")
+@click.option(
+    "--export",
+    type=click.Path(path_type=Path),
+    help="Write the partition to this index file (JSON), for partition.kind=stored.",
+)
 @DATA_ROOT
 def partition(
     experiment: str, settings: tuple[str, ...], figure: Path | None, export: Path | None, data_root: str | None
 ) -> None:
-    """Show who gets which classes in EXPERIMENT, and how different the clients are."""
+    """Show the partition of EXPERIMENT: examples by client and class, and measures of heterogeneity."""
     from rich.console import Console
 
     from spherefed.assembly import load_data, split_data

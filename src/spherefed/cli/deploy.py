@@ -1,11 +1,11 @@
-"""Commands for federations between machines."""
+"""Commands for federations across machines."""
 
 from pathlib import Path
 
 import click
 
 from spherefed.cli.options import SET, example, find_experiment
-from spherefed.cli.output import print_summary
+from spherefed.cli.output import DEFAULT_WIDTH, print_summary
 
 FOLDER = click.argument("folder", type=click.Path(path_type=Path, file_okay=False, exists=True))
 
@@ -17,7 +17,7 @@ FOLDER = click.argument("folder", type=click.Path(path_type=Path, file_okay=Fals
     )
 )
 def deploy() -> None:
-    """Federations between machines, over Flower: every site keeps its data."""
+    """Run federations across machines with Flower; every site keeps its data."""
 
 
 @deploy.command(
@@ -27,22 +27,34 @@ def deploy() -> None:
     )
 )
 @click.argument("folder", type=click.Path(path_type=Path))
-@click.option("--site", "sites", multiple=True, required=True, metavar="NAME", help="One for each site, in order.")
-@click.option("--address", default="127.0.0.1", show_default=True, help="Under which sites reach the server.")
-@click.option("--port", type=click.IntRange(1, 65535), default=9443, show_default=True)
-@click.option("--insecure", is_flag=True, help="No TLS, no authentication; on loopback only.")
-def init(folder: Path, sites: tuple[str, ...], address: str, port: int, insecure: bool) -> None:
-    """Write a deployment FOLDER: certificates, keys, configuration, a start script for each role."""
+@click.option(
+    "--site",
+    "sites",
+    multiple=True,
+    required=True,
+    metavar="NAME",
+    help="Name of a site; repeat for each site. The first is client 0.",
+)
+@click.option(
+    "--address", default="127.0.0.1", show_default=True, help="Host name or IP address at which sites reach the server."
+)
+@click.option("--port", type=click.IntRange(1, 65535), default=9443, show_default=True, help="TCP port of the server.")
+@click.option("--insecure", is_flag=True, help="No TLS and no authentication; only for an address on loopback.")
+@click.option(
+    "--keys-at-sites", is_flag=True, help="Make no keys for the sites; each site makes its own with join --new-key."
+)
+def init(folder: Path, sites: tuple[str, ...], address: str, port: int, insecure: bool, keys_at_sites: bool) -> None:
+    """Write a deployment FOLDER: certificates, keys, configuration and a start script for each role."""
     from spherefed.deployment import folder as deployment
 
-    deployment.init(folder, list(sites), address=address, port=port, insecure=insecure)
-    click.echo(f"deployment: {folder}; what to do with it is in {folder / 'README.md'}")
+    deployment.init(folder, list(sites), address=address, port=port, insecure=insecure, keys_at_sites=keys_at_sites)
+    click.echo(f"deployment: {folder}; for the next steps see {folder / 'README.md'}")
 
 
 @deploy.command()
 @FOLDER
 def serve(folder: Path) -> None:
-    """Be the server of a deployment: FOLDER is its server/. Stays in the foreground."""
+    """Run the server of a deployment in the foreground; FOLDER is the deployment's server/."""
     from spherefed.deployment.roles import serve_role
 
     serve_role(folder.resolve(), click.echo)
@@ -50,11 +62,59 @@ def serve(folder: Path) -> None:
 
 @deploy.command()
 @FOLDER
-def join(folder: Path) -> None:
-    """Be a site of a deployment: FOLDER is its sites/NAME/. Stays in the foreground."""
+@click.option(
+    "--new-key", is_flag=True, help="Make this site's key, print the public key for the server's operator, and exit."
+)
+def join(folder: Path, new_key: bool) -> None:
+    """Run a site of a deployment in the foreground; FOLDER is the deployment's sites/NAME/."""
+    if new_key:
+        from spherefed.deployment.keys import fingerprint, new_site_key
+
+        line = new_site_key(folder.resolve())
+        click.echo(line)
+        click.echo(f"send this line to the server's operator; its fingerprint is {fingerprint(line)}", err=True)
+        return
     from spherefed.deployment.roles import join_role
 
     join_role(folder.resolve(), click.echo)
+
+
+@deploy.command(
+    epilog=example(
+        "spherefed deploy add federation/server north --public-key north.pub",
+        "spherefed deploy add federation/server east --site-folder federation/sites/east",
+    )
+)
+@FOLDER
+@click.argument("site")
+@click.option(
+    "--public-key",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    metavar="FILE",
+    help="File with the site's public key, as printed by join --new-key.",
+)
+@click.option(
+    "--site-folder",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Folder to write for a new site; it must be empty or missing.",
+)
+def add(folder: Path, site: str, public_key: Path | None, site_folder: Path | None) -> None:
+    """Add SITE's public key, or write the folder of a new SITE; FOLDER is the deployment's server/."""
+    from spherefed.deployment.keys import add_site
+
+    for line in add_site(folder.resolve(), site, public_key=public_key, site_folder=site_folder):
+        click.echo(line)
+
+
+@deploy.command()
+@FOLDER
+@click.argument("site")
+def revoke(folder: Path, site: str) -> None:
+    """Revoke SITE's key permanently; FOLDER is the deployment's server/."""
+    from spherefed.deployment.keys import revoke_site
+
+    click.echo(revoke_site(folder.resolve(), site))
 
 
 @deploy.command(
@@ -67,11 +127,19 @@ def join(folder: Path) -> None:
 @FOLDER
 @click.argument("experiment")
 @SET
-@click.option("--out", type=click.Path(path_type=Path), required=True, help="The run directory, on the server.")
-@click.option("--resume", is_flag=True, help="Go on with an interrupted run.")
-@click.option("--wait", type=click.FloatRange(0), default=120.0, show_default=True, help="Seconds to wait for sites.")
-@click.option("--device", default="cpu", show_default=True, help="The server's own, for evaluation.")
-@click.option("--data-root", default="", metavar="DIR", help="Where the server's data sets lie.")
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="Run directory on the server.")
+@click.option("--resume", is_flag=True, help="Continue an interrupted run in --out.")
+@click.option(
+    "--wait",
+    type=click.FloatRange(0),
+    default=120.0,
+    show_default=True,
+    help="Seconds to wait until all sites are connected.",
+)
+@click.option("--device", default="cpu", show_default=True, help="Torch device of the server, used for evaluation.")
+@click.option(
+    "--data-root", default="", metavar="DIR", help="Folder of the server's data sets [default: $SPHEREFED_DATA]."
+)
 def run(
     folder: Path,
     experiment: str,
@@ -82,13 +150,13 @@ def run(
     device: str,
     data_root: str,
 ) -> None:
-    """Run EXPERIMENT on the sites of a running server; FOLDER is its server/."""
+    """Run EXPERIMENT on the sites of a running server; FOLDER is the deployment's server/."""
     from spherefed.deployment import control
-    from spherefed.deployment.server import Order
-    from spherefed.experiment import to_text
+    from spherefed.deployment.server import RunRequest
+    from spherefed.experiment import experiment_to_json
 
-    order = Order(
-        experiment=to_text(find_experiment(experiment, settings)),
+    request = RunRequest(
+        experiment=experiment_to_json(find_experiment(experiment, settings)),
         out=str(out.resolve()),
         resume=resume,
         wait=wait,
@@ -96,29 +164,50 @@ def run(
         data_root=data_root,
     )
     try:
-        for line in control.run(folder.resolve(), order):
+        for line in control.run(folder.resolve(), request):
             click.echo(line, err=True)
     except KeyboardInterrupt:
-        click.echo("the run is stopped; the same command with --resume goes on", err=True)
+        click.echo("the run is stopped; to continue, give the same command with --resume", err=True)
         raise
     print_summary([out])
+    _print_sites(out)
     click.echo(f"run: {out}")
+
+
+def _print_sites(run: Path) -> None:
+    """One row per site; a site that is missing changes what the accuracy is about."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from spherefed.deployment.participation import missing_sites, site_rows
+    from spherefed.experiment import read_experiment
+
+    rows = site_rows(run)
+    table = Table("site", "client", "rounds", "held-out examples", "accuracy", "left out of statistics", title="sites")
+    for row in rows:
+        accuracy = "missing" if row.is_missing else "–" if row.accuracy is None else f"{row.accuracy:.2%}"
+        left_out = str(row.left_out_of_statistics)
+        table.add_row(row.site, str(row.client), str(row.rounds), str(row.num_examples or "–"), accuracy, left_out)
+    console = Console()
+    (console if console.is_terminal else Console(width=DEFAULT_WIDTH)).print(table)
+    if sentence := missing_sites(rows, read_experiment(run).rounds):
+        click.echo(f"warning: {sentence}")
 
 
 @deploy.command()
 @FOLDER
 def status(folder: Path) -> None:
-    """Who is connected, and which runs there are; FOLDER is the deployment's server/."""
+    """List the sites with their status, and the runs; FOLDER is the deployment's server/."""
     from rich.console import Console
     from rich.table import Table
 
     from spherefed.deployment import control
 
-    place, console = folder.resolve(), Console()
-    control.check_up(place)
+    server, console = folder.resolve(), Console()
+    control.check_up(server)
     for title, names, rows in (
-        ("sites", ("site", "client", "status", "since"), control.sites(place)),
-        ("runs", ("Flower run", "status", "submitted", "seconds"), control.runs(place)),
+        ("sites", ("site", "client", "status", "since"), control.sites(server)),
+        ("runs", ("Flower run", "status", "submitted", "seconds"), control.runs(server)),
     ):
         table = Table(*names, title=title)
         for row in rows:

@@ -1,60 +1,111 @@
-"""Commands that run experiments and look at runs."""
+"""Commands that run experiments and evaluate runs."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from spherefed.cli.options import (
+    BASE_NAMES,
     DATA_ROOT,
+    JOBS,
+    JSON,
+    METHOD,
+    METRIC,
     SET,
+    TRACK,
     comparison_options,
     engine_options,
     example,
     find_experiment,
-    pace_options,
+    performance_options,
 )
-from spherefed.cli.output import print_summary, resumable, show_progress
+from spherefed.cli.output import (
+    note_divergence,
+    print_json,
+    print_result,
+    resumable,
+    tracking,
+)
+from spherefed.cli.report import show_runs
 from spherefed.cli.settings import (
+    apply_method_settings,
+    apply_shared_settings,
     note_untuned,
-    read_grids,
-    set_everywhere,
-    set_single,
     split_settings,
     tuned_values_of,
 )
 
 if TYPE_CHECKING:
     from spherefed.experiment import Experiment
-    from spherefed.runner import Engine
+    from spherefed.runs.runner import Engine
 
-BASE_NAMES = "fedavg, fedprox, fednova, fedopt, fedadam, fedyogi, fedadagrad, scaffold, feddyn, moon"
-OVERLAY_NAMES = "ffc, ffc-gcv, ccvr, oracle, babu, spherefed; separated by commas"
+OVERLAY_NAMES = "ffc, ffc-gcv, ccvr, oracle, babu, spherefed, one-shot"
 
 
 @click.command(
     epilog=example(
         "spherefed run digits --set partition.alpha=0.5 --set seed=3",
         "spherefed run my-experiment.toml --out runs/mine --workers 2",
+        "spherefed run digits --method fedprox+spherefed",
         "spherefed run digits --out runs/mine --resume",
     )
 )
 @click.argument("experiment")
+@METHOD
 @SET
-@click.option("--out", type=click.Path(path_type=Path), help="The run directory; default: runs/NAME-seedS-DIGEST.")
-@click.option("--resume", is_flag=True, help="Go on with an interrupted run.")
+@click.option("--out", type=click.Path(path_type=Path), help="Run directory [default: runs/NAME-seedSEED-DIGEST].")
+@click.option("--resume", is_flag=True, help="Continue an interrupted run in --out.")
+@TRACK
+@click.option(
+    "--keep-client-statistics",
+    is_flag=True,
+    help="Store the calibration statistics of every client in the run, for `spherefed head forget` [default: the sum].",
+)
+@JSON
 @engine_options
-@pace_options
-def run(experiment: str, settings: tuple[str, ...], out: Path | None, resume: bool, engine: "Engine") -> None:
-    """Run one EXPERIMENT: a recipe by name, a TOML or JSON file, or an earlier run directory."""
-    from spherefed import runner
+@performance_options
+def run(
+    experiment: str,
+    method: str | None,
+    settings: tuple[str, ...],
+    out: Path | None,
+    resume: bool,
+    track: str | None,
+    keep_client_statistics: bool,
+    as_json: bool,
+    engine: "Engine",
+) -> None:
+    """Run one EXPERIMENT: the name of a recipe, a TOML or JSON file, or an earlier run directory."""
+    from spherefed.api.progress import show_progress
+    from spherefed.runs import runner
+    from spherefed.runs.comparison import rounds_before
+    from spherefed.runs.directory import read_json
 
-    resolved = find_experiment(experiment, settings)
+    tuned = {} if method is None else tuned_values_of(experiment, None, list(settings))
+    resolved = find_experiment(experiment, settings, method, tuned)
+    if method is not None:
+        note_untuned({method: resolved}, tuned, [method] if any(s.startswith("local.lr=") for s in settings) else [])
     out = out or Path("runs") / f"{resolved.name}-seed{resolved.seed}-{resolved.digest()[:8]}"
-    with resumable(out), show_progress(resolved.rounds) as advance:
-        for progress in runner.run(resolved, out, engine=engine, resume=resume):
-            advance(f"{resolved.name}, seed {resolved.seed}", progress, progress.index + 1)
-    print_summary([out])
+    engine = replace(engine, keep_client_statistics=keep_client_statistics)
+    label = f"{resolved.name}, seed {resolved.seed}"
+    before = rounds_before([out]) if resume else {}
+    with (
+        resumable(out),
+        tracking(track, out) as follow,
+        show_progress(label, resolved.rounds, completed=before, lines=True) as view,
+    ):
+        activity = view.watch_run(resolved, out)
+        for progress in runner.run(resolved, out, engine=engine, resume=resume, activity=activity):
+            view.advance(out, progress)
+            follow(out)
+    result = read_json(out / "result.json")
+    note_divergence([out])
+    if as_json:
+        print_json({"run": str(out), **result})
+        return
+    print_result(result)
     click.echo(f"run: {out}")
 
 
@@ -62,40 +113,59 @@ def run(experiment: str, settings: tuple[str, ...], out: Path | None, resume: bo
     epilog=example(
         "spherefed compare digits --seeds 5",
         "spherefed compare my-experiment.toml --with ffc,spherefed --seeds 3 --out runs/mine",
+        "spherefed compare digits --seeds 5 --jobs 2",
         "spherefed compare --base fedprox --with ffc,ccvr,babu,spherefed --seeds 5",
         "spherefed compare digits --set partition.alpha=1.0 --set fedavg+spherefed:local.lr=2.0",
     )
 )
 @click.argument("experiment", default="digits")
-@click.option("--base", default="fedavg", show_default=True, help="One of " + BASE_NAMES + ".")
-@click.option("--with", "overlays", default="ffc,spherefed", show_default=True, help="Of " + OVERLAY_NAMES + ".")
-@click.option("--seeds", type=click.IntRange(1), default=5, show_default=True)
+@click.option("--base", default="fedavg", show_default=True, help="Base algorithm, one of " + BASE_NAMES + ".")
+@click.option(
+    "--with",
+    "overlays",
+    default="ffc,spherefed",
+    show_default=True,
+    help="Overlays on the base algorithm, separated by commas: " + OVERLAY_NAMES + ".",
+)
+@click.option("--methods", "names", metavar="A,B,…", help="Methods by name, instead of --base and --with.")
+@click.option("--seeds", type=click.IntRange(1), default=5, show_default=True, help="Number of seeds.")
+@JOBS
+@TRACK
+@METRIC
+@JSON
 @comparison_options
 @engine_options
-@pace_options
+@performance_options
 def compare(
     experiment: str,
     base: str,
     overlays: str,
+    names: str | None,
     seeds: int,
+    jobs: int,
+    track: str | None,
+    metric: str,
+    as_json: bool,
     settings: tuple[str, ...],
     tuned: Path | None,
     out: Path | None,
     resume: bool,
     engine: "Engine",
 ) -> None:
-    """Compare methods on identical partitions of EXPERIMENT (default: digits) over seeds; a table and a page."""
-    from spherefed.recipes.methods import methods
-    from spherefed.report.page import write_page
+    """Compare methods on the same partitions of EXPERIMENT (default: digits); print a table and write a page."""
+    from spherefed.recipes.methods import with_method
+    from spherefed.report.summary import check_metric
 
-    names = [name.strip() for name in overlays.split(",") if name.strip()]
-    everywhere, single = split_settings(settings)
-    chosen = tuned_values_of(experiment, tuned, everywhere)
-    built = set_everywhere(methods(find_experiment(experiment, everywhere), base, names, chosen), everywhere)
-    note_untuned(built, chosen)
-    out = _run_methods(set_single(built, single), seeds, out, engine=engine, resume=resume)
-    if print_summary([out]):
-        click.echo(f"page: {write_page([out], out / 'report.html').resolve()}")
+    check_metric(metric)
+    listed = _names(names) if names is not None else [base, *(f"{base}+{name}" for name in _names(overlays))]
+    shared, per_method = split_settings(settings)
+    chosen = tuned_values_of(experiment, tuned, shared)
+    found = find_experiment(experiment, shared)
+    built = apply_shared_settings({name: with_method(found, name, chosen) for name in listed}, shared)
+    note_untuned(built, chosen, [name for name, setting in per_method if setting.startswith("local.lr=")])
+    built = apply_method_settings(built, per_method)
+    out = _run_methods(built, seeds, out, engine=engine, resume=resume, jobs=jobs, track=track)
+    show_runs([out], out / "report.html", metric=metric, as_json=as_json)
 
 
 @click.command(
@@ -105,128 +175,93 @@ def compare(
     )
 )
 @click.argument("experiment", default="digits")
-@click.option("--seeds", type=click.IntRange(1), default=1, show_default=True)
+@click.option("--seeds", type=click.IntRange(1), default=1, show_default=True, help="Number of seeds.")
+@JOBS
+@TRACK
 @comparison_options
 @engine_options
 def personalize(
     experiment: str,
     seeds: int,
+    jobs: int,
+    track: str | None,
     settings: tuple[str, ...],
     tuned: Path | None,
     out: Path | None,
     resume: bool,
     engine: "Engine",
 ) -> None:
-    """Compare personalised methods (Table 8) on pooled data of EXPERIMENT, 15 % of each client's own held out."""
+    """Compare personalised methods (Table 8) on pooled data of EXPERIMENT; 15 % of each client's data are held out."""
     from spherefed.recipes.personal import personal_methods
 
-    everywhere, single = split_settings(settings)
-    tuned_values = tuned_values_of(experiment, tuned, everywhere)
-    built = set_everywhere(personal_methods(find_experiment(experiment, everywhere), tuned_values), everywhere)
-    out = _run_methods(set_single(built, single), seeds, out, engine=engine, resume=resume)
-    print_summary([out])
+    shared, per_method = split_settings(settings)
+    tuned_values = tuned_values_of(experiment, tuned, shared)
+    built = apply_shared_settings(personal_methods(find_experiment(experiment, shared), tuned_values), shared)
+    built = apply_method_settings(built, per_method)
+    out = _run_methods(built, seeds, out, engine=engine, resume=resume, jobs=jobs, track=track)
+    show_runs([out], out / "report.html")
     click.echo(f"runs: {out}")
-
-
-@click.command(epilog=example("spherefed report runs/digits-20260101-120000", "spherefed report runs --out page.html"))
-@click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--out", type=click.Path(path_type=Path), default="report.html", show_default=True)
-@click.option("--markdown", is_flag=True, help="Print the table as Markdown.")
-def report(runs: tuple[Path, ...], out: Path, markdown: bool) -> None:
-    """Make the table and the page from RUNS: run directories, or folders of them."""
-    from spherefed.report.page import write_page
-
-    if print_summary(list(runs), markdown=markdown):
-        click.echo(f"page: {write_page(list(runs), out).resolve()}", err=markdown)
 
 
 @click.command(
     epilog=example("spherefed evaluate runs/mine --data digits", "spherefed evaluate runs/mine --data arrays:mine.npz")
 )
 @click.argument("run_directory", metavar="RUN", type=click.Path(path_type=Path))
-@click.option("--data", required=True, help="A data set by name, or arrays:FILE.npz; its test part is used.")
-@click.option("--device", default="cpu", show_default=True)
+@click.option("--data", required=True, help="Name of a data set, or arrays:FILE.npz; the test part is used.")
+@click.option("--device", default="cpu", show_default=True, help="Torch device, such as cpu or cuda.")
+@JSON
 @DATA_ROOT
-def evaluate(run_directory: Path, data: str, device: str, data_root: str | None) -> None:
-    """Count the right answers of a finished RUN's final model on the test part of a data set."""
-    from spherefed.runner import evaluate_run
+def evaluate(run_directory: Path, data: str, device: str, as_json: bool, data_root: str | None) -> None:
+    """Compute the accuracy of a finished RUN's final model on the test part of a data set."""
+    from spherefed.client.evaluation import measures
+    from spherefed.runs.loading import evaluate_run
 
     counts = evaluate_run(run_directory, data, device=device, data_root=data_root)
+    if as_json:
+        counted = {"correct": counts.correct, "total": counts.total, "accuracy": counts.accuracy}
+        print_json({"run": str(run_directory), "data": data, **counted, **measures(counts)})
+        return
     click.echo(
-        f"final model on the test part of {data}: {counts.correct} of {counts.total} right, {counts.accuracy:.2%}"
+        f"final model on the test part of {data}: {counts.correct} of {counts.total} correct, {counts.accuracy:.2%}; "
+        f"balanced accuracy {measures(counts)['balanced_accuracy']:.2%}"
     )
 
 
-@click.command(
-    epilog=example(
-        "spherefed tune digits --grid local.lr=0.01,0.03,0.1 --grid fedavg+spherefed:local.lr=1,3,10",
-        "spherefed compare digits --tuned tuned.json",
-    )
-)
-@click.argument("experiment")
-@click.option("--base", default="fedavg", show_default=True, help="The base algorithm.")
-@click.option("--with", "overlays", default="spherefed", show_default=True, help="What is laid over it.")
-@click.option(
-    "--grid",
-    "grids",
-    multiple=True,
-    default=["local.lr=0.01,0.03,0.1,0.3,1.0"],
-    show_default=True,
-    metavar="[METHOD:]PATH=V1,V2,…",
-    help="Values to start from, for all methods or for one.",
-)
-@click.option("--seeds", type=click.IntRange(1), default=3, show_default=True, help="Seeds of tuning's own.")
-@click.option("--out", type=click.Path(path_type=Path), default="tuned.json", show_default=True)
-@SET
-@engine_options
-def tune(
-    experiment: str,
-    base: str,
-    overlays: str,
-    grids: tuple[str, ...],
-    seeds: int,
-    out: Path,
-    settings: tuple[str, ...],
-    engine: "Engine",
-) -> None:
-    """Choose values on a validation split: a grid per method, extended at its edges, equally large for all."""
-    from spherefed import tuning
-    from spherefed.errors import ConfigError
-    from spherefed.recipes.methods import CALIBRATES, methods
-    from spherefed.runs import write_json
-
-    names = [name.strip() for name in overlays.split(",") if name.strip()]
-    if calibrating := [name for name in names if name in CALIBRATES]:
-        raise ConfigError(
-            f"{', '.join(calibrating)} share the training of the base, which is what is tuned: leave them out"
-        )
-    built = set_everywhere(methods(find_experiment(experiment, settings), base, names, {}), list(settings))
-    path, starts = read_grids(grids, built)
-    searches: dict[str, tuning.Search] = {}
-    for search in tuning.tune(built, path, starts, seeds=seeds, engine=engine):
-        searches[search.method] = search
-        value, scores = list(search.scores.items())[-1]
-        shown = ", ".join(f"{stage} {score:.2%}" for stage, score in scores.items())
-        click.echo(f"{search.method}: {path} = {value:g} → {shown}")
-    for search in searches.values():
-        click.echo(f"chosen for {search.method}: {path} = {search.best:g}")
-    write_json(out, tuning.table(list(searches.values()), seeds))
-    click.echo(f"table: {out}")
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def _run_methods(
-    built: "dict[str, Experiment]", seeds: int, out: Path | None, *, engine: "Engine", resume: bool
+    built: "dict[str, Experiment]",
+    seeds: int,
+    out: Path | None,
+    *,
+    engine: "Engine",
+    resume: bool,
+    jobs: int,
+    track: str | None,
 ) -> Path:
-    """Run them all, showing progress; the folder of the runs."""
+    """Run all methods and show progress; return the folder of the runs."""
     from datetime import datetime
 
-    from spherefed import comparison
+    from spherefed.api.progress import show_progress
     from spherefed.errors import ConfigError
+    from spherefed.runs import comparison
 
     if resume and out is None:
-        raise ConfigError("--resume needs --out, the folder of the comparison to go on with")
-    out = out or Path("runs") / f"{next(iter(built.values())).name}-{datetime.now():%Y%m%d-%H%M%S}"
-    with resumable(out), show_progress(comparison.num_steps(built, seeds)) as advance:
-        for step in comparison.compare(built, seeds, out, engine=engine, resume=resume):
-            advance(f"{step.method}, seed {step.seed}", step.progress)
+        raise ConfigError("--resume needs --out, the folder of the comparison to continue")
+    name = next(iter(built.values())).name
+    out = out or Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
+    trainings = [job.out for job in comparison.comparison_jobs(built, seeds, out) if job.trained is None]
+    before = comparison.rounds_before(trainings) if resume else {}
+    total = comparison.num_steps(built, seeds)
+    with (
+        resumable(out),
+        tracking(track, out) as follow,
+        show_progress(name, total, completed=before, lines=True) as view,
+    ):
+        for step in comparison.compare(built, seeds, out, engine=engine, resume=resume, jobs=jobs, watch=view.watch):
+            view.advance(step.out, step.progress)
+            follow(step.out)
+    note_divergence(sorted(path.parent for path in out.glob("*/*/result.json")))
     return out

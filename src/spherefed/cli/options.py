@@ -1,4 +1,4 @@
-"""What several commands share: options, and examples in their help."""
+"""Options that several commands share, and the examples in their help."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -9,41 +9,71 @@ import click
 
 if TYPE_CHECKING:
     from spherefed.experiment import Experiment
+    from spherefed.recipes.methods import Settings
 
 P = ParamSpec("P")
 
 
 def example(*lines: str) -> str:
-    """An epilog that shows how a command is used."""
+    """An epilog with examples of a command."""
     return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
 
 
-DATA_ROOT = click.option("--data-root", metavar="DIR", help="Where data sets lie; default: $SPHEREFED_DATA.")
+BASE_NAMES = "fedavg, fedprox, fednova, fedopt, fedadam, fedyogi, fedadagrad, scaffold, feddyn, moon"
+
+DATA_ROOT = click.option(
+    "--data-root", metavar="DIR", help="Folder of data sets [default: $SPHEREFED_DATA, else ~/.cache/spherefed]."
+)
+
+
+JOBS = click.option(
+    "--jobs",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="Number of trainings that run side by side, each in a process with one thread; results stay the same.",
+)
 
 
 def engine_options(command: Callable[P, None]) -> Callable[P, None]:
-    """--engine, --workers, --device, --data-root and so on: how to compute, not what."""
+    """--engine, --workers, --device, --data-root and so on: how to compute, which is not part of the experiment."""
     for option in (
         DATA_ROOT,
-        click.option("--checkpoint-every", type=click.IntRange(1), default=1, show_default=True, metavar="ROUNDS"),
-        click.option("--device", default="cpu", show_default=True, help="A torch device, such as cpu or cuda."),
-        click.option("--address", metavar="HOST:PORT", help="Of a Ray cluster, or auto; default: a Ray of its own."),
+        click.option(
+            "--checkpoint-every",
+            type=click.IntRange(1),
+            default=1,
+            show_default=True,
+            metavar="ROUNDS",
+            help="Rounds between checkpoints.",
+        ),
+        click.option("--device", default="cpu", show_default=True, help="Torch device, such as cpu or cuda."),
+        click.option(
+            "--address",
+            metavar="HOST:PORT",
+            help="Address of a Ray cluster, or auto for the one on this machine [default: start one for this command].",
+        ),
         click.option(
             "--workers",
             type=click.IntRange(0),
             default=0,
             show_default=True,
-            help="Processes; 0: none. On Ray: actors; 0: one per CPU.",
+            help="Number of worker processes (0 = run in this process). With Ray: number of actors (0 = one per CPU).",
         ),
         click.option(
-            "--engine", "kind", type=click.Choice(["local", "ray"]), default="local", show_default=True, help="Where."
+            "--engine",
+            "kind",
+            type=click.Choice(["local", "ray"]),
+            default="local",
+            show_default=True,
+            help="Where clients run: this machine or a Ray cluster.",
         ),
     ):
         command = option(command)
 
     @wraps(command)
     def with_engine(*args: P.args, **kwargs: P.kwargs) -> None:
-        from spherefed.runner import Engine
+        from spherefed.runs.runner import Engine
 
         given: dict[str, Any] = {
             name: kwargs.pop(name) for name in ("kind", "workers", "address", "device", "data_root", "checkpoint_every")
@@ -54,8 +84,8 @@ def engine_options(command: Callable[P, None]) -> Callable[P, None]:
     return with_engine
 
 
-def pace_options(command: Callable[P, None]) -> Callable[P, None]:
-    """--compile, --precision: short for settings of the experiment, because they change the rounding."""
+def performance_options(command: Callable[P, None]) -> Callable[P, None]:
+    """--compile, --precision: shortcuts for fields of the experiment. They are fields because they change rounding."""
 
     @wraps(command)
     def with_settings(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -66,27 +96,33 @@ def pace_options(command: Callable[P, None]) -> Callable[P, None]:
         command(*args, **kwargs)
 
     for option in (
-        click.option("--precision", type=click.Choice(["fp32", "bf16"]), help="Short for --set precision=…"),
-        click.option("--compile", "compile_", is_flag=True, help="Short for --set compile=true."),
+        click.option(
+            "--precision",
+            type=click.Choice(["fp32", "bf16"]),
+            help="Precision of forward and backward passes; same as --set precision=…",
+        ),
+        click.option("--compile", "compile_", is_flag=True, help="Use torch.compile; same as --set compile=true."),
     ):
         with_settings = option(with_settings)
     return with_settings
 
 
 def comparison_options(command: Callable[P, None]) -> Callable[P, None]:
-    """--set, --tuned, --out, --resume, of commands that run several methods."""
+    """--set, --tuned, --out, --resume: options of commands that run several methods."""
     for option in (
-        click.option("--resume", is_flag=True, help="Go on with an interrupted comparison."),
-        click.option("--out", type=click.Path(path_type=Path), help="Folder of the runs; default: runs/NAME-DATE."),
+        click.option("--resume", is_flag=True, help="Continue an interrupted comparison in --out."),
+        click.option("--out", type=click.Path(path_type=Path), help="Folder of the runs [default: runs/NAME-DATE]."),
         click.option(
-            "--tuned", type=click.Path(path_type=Path), help="A file from `spherefed tune`; default: the recipe's own."
+            "--tuned",
+            type=click.Path(path_type=Path),
+            help="File of tuned values from `spherefed tune` [default: the recipe's own].",
         ),
         click.option(
             "--set",
             "settings",
             multiple=True,
             metavar="[METHOD:]PATH=VALUE",
-            help="Change a field, for all methods or for one.",
+            help="Change a field of the experiment, for all methods or for one; repeatable.",
         ),
     ):
         command = option(command)
@@ -94,12 +130,40 @@ def comparison_options(command: Callable[P, None]) -> Callable[P, None]:
 
 
 SET = click.option(
-    "--set", "settings", multiple=True, metavar="PATH=VALUE", help="Change a field, e.g. partition.alpha=0.5."
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="PATH=VALUE",
+    help="Change a field of the experiment, e.g. partition.alpha=0.5; repeatable.",
 )
 
 
-def find_experiment(name: str, settings: "tuple[str, ...] | list[str]") -> "Experiment":
-    from spherefed.experiment import changed, find
-    from spherefed.recipes import RECIPES
+TRACK = click.option(
+    "--track",
+    type=click.Choice(["tensorboard", "mlflow"]),
+    help="Also write rounds, parameters and the final table to TensorBoard or MLflow, on this machine.",
+)
+JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
+METRIC = click.option(
+    "--metric",
+    default="accuracy",
+    show_default=True,
+    help="Metric of the table: accuracy, balanced-accuracy, macro-f1, or recall:CLASS.",
+)
+METHOD = click.option(
+    "--method",
+    metavar="BASE[+OVERLAY]",
+    help="Method by name, such as fedprox+spherefed, with the recipe's tuned values; --set changes fields after it.",
+)
 
-    return changed(find(name, RECIPES), settings)
+
+def find_experiment(
+    name: str, settings: "tuple[str, ...] | list[str]", method: str | None = None, tuned: "Settings | None" = None
+) -> "Experiment":
+    """The experiment of this name with a method and its tuned values, and then with these settings."""
+    from spherefed.experiment import find_experiment, with_settings
+    from spherefed.recipes import RECIPES
+    from spherefed.recipes.methods import with_method
+
+    found = find_experiment(name, RECIPES)
+    return with_settings(found if method is None else with_method(found, method, tuned or {}), settings)

@@ -1,91 +1,108 @@
-"""What commands print: tables, progress, and how to go on after Ctrl-C."""
+"""Output of commands: tables, progress, and the hint after Ctrl-C."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import click
 
-WIDE = 120
-"""Columns where there is no terminal to ask."""
-LINES_EVERY = 25
-"""Rounds between lines of progress where there is no terminal."""
+DEFAULT_WIDTH = 120
+"""Columns of output that is not to a terminal."""
 
 
-def print_summary(runs: list[Path], *, markdown: bool = False) -> bool:
-    """The table of clients' own models, if there are any, and that of the global one; whether a page can be made.
-
-    Where examples are pooled there is no test set but the clients' own.
-    """
+def print_summary(runs: list[Path], *, markdown: bool = False, metric: str = "accuracy") -> None:
+    """Print one table per measure: no kind of run is left out."""
     from rich.console import Console
 
-    from spherefed.evaluation import GLOBAL_TEST, LOCAL_TEST_BY_CLIENTS
-    from spherefed.report import personal, tables
-    from spherefed.report.summary import summarize
+    from spherefed.report.reports import read_report
+    from spherefed.report.tables import markdown_cells, rich_cells
+    from spherefed.report.terminal import report_tables
+    from spherefed.report.wording import report_notes
 
     console = Console()
-    if not console.is_terminal:  # a file or a pipe has no edge at which to wrap
-        console = Console(width=WIDE)
-
-    def show(content: tables.Cells, caption: str) -> None:
+    if not console.is_terminal:  # a file or a pipe has no width
+        console = Console(width=DEFAULT_WIDTH)
+    found = read_report(runs, metric=metric)
+    for content, caption in report_tables(found):
         if markdown:
-            click.echo(tables.markdown_cells(content, caption))
+            click.echo(markdown_cells(content, caption))
         else:
-            console.print(tables.rich_cells(content, caption))
-
-    tested_globally = personal.tested_globally(runs)
-    if rows := personal.personal_rows(runs):
-        show(personal.personal_cells(rows), personal.CAPTION)
-        if not tested_globally:
-            return False
-    summary = summarize(runs, GLOBAL_TEST if tested_globally else LOCAL_TEST_BY_CLIENTS)
-    show(tables.cells(summary), tables.CAPTION)
-    for note in () if markdown else summary.notes:
+            console.print(rich_cells(content, caption))
+    for note in () if markdown else report_notes(found):
         console.print(f"note: {note}", style="dim", highlight=False)
-    return tested_globally
 
 
-@contextmanager
-def show_progress(total: int) -> "Iterator[Callable[..., None]]":
-    """A live bar on a terminal, a line every so often elsewhere; either way on standard error."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bar
+def print_result(result: Mapping[str, Any]) -> None:
+    """Print the result of one run: its accuracies before and after calibration, its traffic and its time."""
+    for name in dict.fromkeys(name for stage in result["accuracy"].values() for name in stage):
+        stages = [f"{stage} {values[name]:.2%}" for stage, values in result["accuracy"].items() if name in values]
+        click.echo(f"accuracy, {name}: {', '.join(stages)}")
+    if result["personal"] and "mean" in result["personal"]:
+        spread = result["personal"]
+        click.echo(f"accuracy of personal models, mean ± std over clients: {spread['mean']:.2%} ± {spread['std']:.2%}")
+    up, down = (sum(phase[way] for phase in result["traffic"].values()) / 1e6 for way in ("up", "down"))
+    seconds = sum(result["seconds"].values())
+    click.echo(f"per client {up:.3g} MB sent and {down:.3g} MB received; {seconds:.1f} s in all")
 
-    console = Console(stderr=True)
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[news]}"),
-    )
-    done = 0
-    with Bar(*columns, console=console, disable=not console.is_terminal) as bar:
-        task = bar.add_task("starting", total=total, news="")
 
-        def advance(what: str, progress: Any, completed: int | None = None) -> None:
-            nonlocal done
-            done = done + 1 if completed is None else completed
-            news = f"loss {progress.loss:.4f}"
-            if progress.accuracy is not None:
-                news += f", accuracy {progress.accuracy:.2%}"
-            bar.update(task, completed=done, description=what, news=news)
-            last = progress.index + 1 == progress.rounds
-            if not console.is_terminal and (last or (progress.index + 1) % LINES_EVERY == 0):
-                click.echo(f"{what}: round {progress.index + 1} of {progress.rounds}, {news}", err=True)
+def note_divergence(runs: list[Path]) -> None:
+    """Print to standard error which of these runs diverged."""
+    from spherefed.runs.directory import RunDirectory
 
-        yield advance
+    for run in runs:
+        if sentence := RunDirectory(run).divergence():
+            click.echo(f"warning: {run}: {sentence}", err=True)
+
+
+def print_json(value: Any) -> None:
+    """Print one JSON object; progress and notes go to standard error."""
+    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def summary_rows(runs: list[Path], metric: str = "accuracy") -> list[dict[str, Any]]:
+    """The rows of all tables as plain data: mean of the metric with its 95 % interval, by measure, method and stage."""
+    from spherefed.report.reports import read_report
+
+    return [
+        {
+            "method": row.label,
+            "stage": row.stage,
+            "measure": summary.measure,
+            metric: row.accuracy.mean,
+            "half_width": row.accuracy.half_width,
+            "seeds": dict(zip(map(str, row.seeds), row.accuracies, strict=True)),
+            "difference": None if row.difference is None else row.difference.mean,
+            "bytes_up": row.bytes_up,
+            "bytes_down": row.bytes_down,
+            "seconds": row.seconds,
+        }
+        for summary in read_report(runs, metric=metric).summaries
+        for row in summary.rows
+    ]
+
+
+def tracking(kind: str | None, out: Path) -> AbstractContextManager[Callable[[Path], None]]:
+    """A function that tells the tracker of --track about new rounds; without one it does nothing."""
+    if kind is None:
+        return nullcontext(lambda run: None)
+    from spherefed.tracking.following import tracked
+
+    return tracked(kind, out)
 
 
 @contextmanager
 def resumable(out: Path) -> Iterator[None]:
-    """On Ctrl-C say how to go on, if there is something to go on from."""
+    """Save the last whole round after Ctrl-C or SIGTERM, and print how to continue if there is a checkpoint."""
+    from spherefed.runs.signals import terminable
+
     try:
-        yield
+        with terminable():
+            yield
     except KeyboardInterrupt:
         if any(out.glob("**/checkpoint.safetensors")):
-            click.echo(f"the last whole round is saved; the same command with --out {out} --resume goes on", err=True)
+            click.echo(
+                f"the last checkpoint is saved; to continue, give the same command with --out {out} --resume", err=True
+            )
         raise

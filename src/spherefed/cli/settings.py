@@ -1,5 +1,6 @@
-"""What `--set`, `--tuned` and `--grid` say, turned into methods and grids."""
+"""Apply `--set`, `--tuned` and `--grid` to methods and grids."""
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,53 +10,54 @@ if TYPE_CHECKING:
     from spherefed.experiment import Experiment
     from spherefed.recipes.methods import Settings
 
-METHODS_OWN = ("model.head", "model.normalize", "loss", "calibration")
-"""What makes a method one, so that a setting for all methods would turn them into each other."""
+METHOD_FIELDS = ("model.head", "model.normalize", "loss", "calibration")
+"""The fields that define a method. Setting one of them for all methods would make methods equal."""
 
 
 def split_settings(settings: tuple[str, ...]) -> tuple[list[str], list[tuple[str, str]]]:
-    """Settings for all methods, and (method, setting) for one."""
-    everywhere = [s for s in settings if ":" not in s.partition("=")[0]]
+    """Settings for all methods, and (method, setting) for single methods."""
+    shared = [s for s in settings if ":" not in s.partition("=")[0]]
     single = [s.partition(":") for s in settings if ":" in s.partition("=")[0]]
-    return everywhere, [(name, setting) for name, _, setting in single]
+    return shared, [(name, setting) for name, _, setting in single]
 
 
-def set_everywhere(built: "dict[str, Experiment]", settings: list[str]) -> "dict[str, Experiment]":
-    """Settings for all methods, applied to each: a method replaces the algorithm of the experiment it starts from."""
+def apply_shared_settings(built: "dict[str, Experiment]", settings: list[str]) -> "dict[str, Experiment]":
+    """Apply algorithm settings to each method, because a method replaces the algorithm of the initial experiment."""
     from spherefed.errors import ConfigError
-    from spherefed.experiment import changed
+    from spherefed.experiment import with_settings
 
     for setting in settings:
         path = setting.partition("=")[0].strip()
-        if any(path == own or path.startswith(f"{own}.") for own in METHODS_OWN):
+        if any(path == own or path.startswith(f"{own}.") for own in METHOD_FIELDS):
             raise ConfigError(
-                f"{path} is what the methods differ in; set it for one of them: {next(iter(built))}:{setting}"
+                f"{path} is a field in which the methods differ; set it for one method: {next(iter(built))}:{setting}"
             )
     algorithms = [s for s in settings if s.partition("=")[0].strip().startswith("algorithm")]
-    return {name: changed(experiment, algorithms) for name, experiment in built.items()}
+    return {name: with_settings(experiment, algorithms) for name, experiment in built.items()}
 
 
-def note_untuned(built: "dict[str, Experiment]", tuned: "Settings") -> None:
-    """Say which methods run at rates that nobody tuned for them, where others were."""
+def note_untuned(built: "dict[str, Experiment]", tuned: "Settings", given: Collection[str] = ()) -> None:
+    """Print which methods have no tuned values; the user gave values for the methods in `given`."""
     from spherefed.recipes.methods import tuning_key
 
-    missing = [name for name in built if tuning_key(name) not in tuned]
-    if missing and tuned:
-        rates = ", ".join(f"{name} (local.lr {built[name].local.lr:g})" for name in missing)
-        click.echo(f"note: not tuned: {rates}; see spherefed tune", err=True)
+    rates_of = {name: experiment.local.lr for name, experiment in built.items() if experiment.local is not None}
+    missing = [name for name in rates_of if tuning_key(name) not in tuned and name not in given]
+    if missing:
+        rates = ", ".join(f"{name} (local.lr {rates_of[name]:g})" for name in missing)
+        click.echo(f"note: not tuned: {rates}; tune with spherefed tune", err=True)
 
 
-def set_single(built: "dict[str, Experiment]", single: list[tuple[str, str]]) -> "dict[str, Experiment]":
-    from spherefed.experiment import changed
+def apply_method_settings(built: "dict[str, Experiment]", per_method: list[tuple[str, str]]) -> "dict[str, Experiment]":
+    from spherefed.experiment import with_settings
 
-    for name, setting in single:
+    for name, setting in per_method:
         _check_name(name, built)
-        built = {**built, name: changed(built[name], [setting])}
+        built = {**built, name: with_settings(built[name], [setting])}
     return built
 
 
 def tuned_values_of(recipe: str, file: Path | None, settings: list[str]) -> "Settings":
-    """Tuned values by method; what the user sets for all methods takes their place."""
+    """Tuned values by method, without the fields that the user sets for all methods."""
     from spherefed import recipes
 
     given = {setting.partition("=")[0].strip() for setting in settings}
@@ -64,7 +66,7 @@ def tuned_values_of(recipe: str, file: Path | None, settings: list[str]) -> "Set
 
 
 def read_grids(texts: tuple[str, ...], built: "dict[str, Any]") -> tuple[str, dict[str, list[float]]]:
-    """The one path that is tuned, and every method's values."""
+    """The path that is tuned, and the values of each method."""
     from spherefed.errors import ConfigError
 
     paths = set()
@@ -77,7 +79,9 @@ def read_grids(texts: tuple[str, ...], built: "dict[str, Any]") -> tuple[str, di
         try:
             values = [float(value) for value in right.split(",")]
         except ValueError:
-            raise ConfigError(f"--grid wants path=number,number,…; got {text!r}") from None
+            raise ConfigError(
+                f"--grid must be path=number,number,…; got {text!r}; for example local.lr=0.03,0.1,0.3"
+            ) from None
         if colon:
             _check_name(name, built)
             single[name] = values
@@ -85,13 +89,13 @@ def read_grids(texts: tuple[str, ...], built: "dict[str, Any]") -> tuple[str, di
             general = values
     missing = [name for name in built if name not in single]
     if len(paths) != 1 or (missing and general is None):
-        raise ConfigError(f"--grid must name one path and serve every method; got {', '.join(texts)}")
+        raise ConfigError(f"--grid must name one path and cover every method; got {', '.join(texts)}")
     return paths.pop(), {name: single.get(name, general or []) for name in built}
 
 
 def _check_name(name: str, known: "dict[str, Any]") -> None:
     from spherefed.errors import ConfigError
-    from spherefed.schema import nearest
+    from spherefed.schema import suggest
 
     if name not in known:
-        raise ConfigError(f"no method {name!r} in this comparison; {nearest(name, known)}")
+        raise ConfigError(f"no method {name!r} in this comparison; {suggest(name, known)}")

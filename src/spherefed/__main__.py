@@ -1,0 +1,5 @@
+"""`python -m spherefed`."""
+
+from spherefed.cli import main
+
+main()

@@ -1,0 +1,1 @@
+"""Whole experiments from Python, in a script or a notebook; `spherefed` itself exports these names."""

@@ -1,0 +1,158 @@
+"""Turn what a caller passes in memory into an experiment that identifies it, and the objects themselves."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import is_dataclass, replace
+from typing import Any, TypedDict
+
+from torch import nn
+
+from spherefed import recipes
+from spherefed.assembly import InMemory
+from spherefed.data.columns import ByColumn, groups_by_column
+from spherefed.data.in_memory import clients_in_memory, dataset_in_memory
+from spherefed.data.partition import Natural, Partition
+from spherefed.data.sources import Dataset
+from spherefed.errors import ConfigError
+from spherefed.experiment import Experiment, find_experiment, with_fields
+from spherefed.nn.encoders import InMemoryEncoder
+from spherefed.recipes.methods import Settings, tuning_key, with_method
+from spherefed.runs.runner import Engine
+from spherefed.schema import kind_of, suggest, to_plain
+
+
+class Inputs(TypedDict, total=False):
+    """Data and encoder of the caller, instead of those that the experiment names."""
+
+    data: Any
+    """(X, y), a torch Dataset, a Hugging Face dataset, a dict of columns, a pandas frame, or a list of batches."""
+    test: Any
+    """The test set in the same form; without it a fixed fifth of the data is held out."""
+    clients: Sequence[Any]
+    """One data set per client, in place of `data` and of a partition."""
+    encoder: nn.Module
+    """A module that computes features (n, l). It is copied; every seed starts from its weights."""
+    image_key: str
+    label_key: str
+    """Names of the columns of inputs and labels."""
+
+
+def with_inputs(
+    experiment: Experiment,
+    *,
+    data: Any = None,
+    test: Any = None,
+    clients: Sequence[Any] | None = None,
+    encoder: nn.Module | None = None,
+    image_key: str | None = None,
+    label_key: str | None = None,
+) -> tuple[Experiment, InMemory]:
+    """The experiment about these inputs, which it identifies by their digests, and the inputs."""
+    check_experiment(experiment)
+    if data is not None and clients is not None:
+        raise ConfigError("give either data= (split by the partition) or clients= (one data set per client), got both")
+    if test is not None and data is None and clients is None:
+        raise ConfigError("test= was given without data= or clients=: give one of them, or leave test= out")
+    dataset: Dataset | None = None
+    parts: Partition | None = None
+    partition = experiment.partition
+    if data is not None and isinstance(partition, ByColumn):
+        groups = groups_by_column(data, partition.column)
+        dataset, parts = clients_in_memory(groups, test, image_key=image_key, label_key=label_key)
+        experiment = replace(experiment, partition=replace(partition, clients=len(groups)))
+    elif data is not None:
+        dataset = dataset_in_memory(data, test, image_key=image_key, label_key=label_key)
+    elif clients is not None:
+        dataset, parts = clients_in_memory(clients, test, image_key=image_key, label_key=label_key)
+        cohort = None if experiment.cohort is None else min(experiment.cohort, len(parts.parts))
+        experiment = replace(experiment, partition=Natural(clients=len(parts.parts)), cohort=cohort)
+    if dataset is not None:
+        experiment = replace(experiment, data=replace(experiment.data, name=dataset.name))
+    if encoder is not None:
+        _check_module(encoder)
+        model = replace(experiment.model, encoder=InMemoryEncoder.of(encoder))
+        experiment = replace(experiment, model=model)
+    return experiment, InMemory(dataset=dataset, partition=parts, encoder=encoder)
+
+
+def _check_module(encoder: object) -> None:
+    if not isinstance(encoder, nn.Module):
+        given = f"the class {encoder.__name__}" if isinstance(encoder, type) else repr(encoder)
+        raise ConfigError(
+            f"encoder= must be an nn.Module, got {given}; pass an instance, or name a class in the experiment: "
+            "model={'encoder': {'kind': 'package.module:Name'}}"
+        )
+
+
+def check_experiment(experiment: object) -> None:
+    """Refuse anything but an experiment, such as the name of a recipe."""
+    if not isinstance(experiment, Experiment):
+        how = f"sf.recipe({experiment!r})" if isinstance(experiment, str) else "sf.recipe(…) or sf.Experiment(…)"
+        given = repr(experiment) if isinstance(experiment, str) else f"a {type(experiment).__name__}"
+        raise ConfigError(f"experiment must be an Experiment, got {given}; write {how}")
+
+
+def check_call(engine: object, inputs: Mapping[str, Any]) -> None:
+    """Refuse an engine that is only named, and inputs that do not exist."""
+    if engine is not None and not isinstance(engine, Engine):
+        raise ConfigError(f"engine must be an Engine, got {engine!r}; for example sf.Engine(kind='local', workers=2)")
+    for name in inputs:
+        if name not in Inputs.__annotations__:
+            raise ConfigError(f"there is no argument {name!r}; {suggest(name, Inputs.__annotations__)}")
+
+
+def recipe(name: str, method: str | None = None, **changes: Any) -> Experiment:
+    """A recipe, an experiment file or a run directory, with a method and changed fields.
+
+    `changes` are fields of the experiment: values, components, or dicts of the fields below (`local={"lr": 0.1}`).
+    A method uses the hyper-parameters that were tuned for the recipe, unless `changes` sets them.
+
+    >>> recipe("digits", method="fedprox+spherefed", rounds=5, partition={"alpha": 1.0}).partition
+    Dirichlet(alpha=1.0, clients=10, min_size=0, balanced=False)
+    """
+    experiment = find_experiment(name, recipes.RECIPES)
+    if method is not None:
+        experiment = with_method(experiment, method, recipes.tuned(name))
+    return with_changes(experiment, changes)
+
+
+def with_changes(experiment: Experiment, changes: Mapping[str, Any]) -> Experiment:
+    """The experiment with these fields; a dict changes only the fields that it names."""
+    components: dict[str, Any] = {name: value for name, value in changes.items() if is_dataclass(value)}
+    return replace(with_fields(experiment, _paths(changes)), **components)
+
+
+def _paths(changes: Mapping[str, Any], before: str = "") -> list[tuple[str, Any]]:
+    found: list[tuple[str, Any]] = []
+    for name, value in changes.items():
+        if isinstance(value, Mapping):
+            # The kind comes first, because it resets the other fields.
+            ordered = {key: value[key] for key in sorted(value, key=lambda key: key != "kind")}
+            found += _paths(ordered, f"{before}{name}.")
+        elif is_dataclass(value) and before:
+            kind = {"kind": kind_of(value)} if hasattr(value, "kind") or not _is_built_in(value) else {}
+            found.append((f"{before}{name}", kind | to_plain(value)))
+        elif not is_dataclass(value):
+            found.append((f"{before}{name}", list(value) if isinstance(value, tuple) else value))
+    return found
+
+
+def _is_built_in(value: Any) -> bool:
+    return str(type(value).__module__).partition(".")[0] == "spherefed"
+
+
+def tuned_for(experiment: Experiment) -> Settings:
+    """The tuned hyper-parameters of the recipe that this experiment comes from, as far as it left them alone."""
+    if experiment.name not in recipes.RECIPES:
+        return {}
+    original = recipes.RECIPES[experiment.name]()
+    same = original.local == experiment.local and original.data.name == experiment.data.name
+    return recipes.tuned(experiment.name) if same else {}
+
+
+def untuned(methods: Mapping[str, Experiment], tuned: Settings) -> str | None:
+    """A sentence about the methods that have no tuned values, if there are any."""
+    missing = [name for name, e in methods.items() if e.local is not None and tuning_key(name) not in tuned]
+    if not missing:
+        return None
+    rates = ", ".join(f"{name} (local.lr {methods[name].local_training.lr:g})" for name in missing)
+    return f"not tuned: {rates}; methods need different learning rates, so tune them with sf.tune first"

@@ -1,0 +1,209 @@
+"""Run, compare and tune experiments from Python."""
+
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Unpack
+
+from spherefed.api.comparison import Comparison
+from spherefed.api.inputs import Inputs, check_call, tuned_for, untuned, with_inputs
+from spherefed.api.progress import show_progress
+from spherefed.api.result import OutputFolder, Result
+from spherefed.api.tables import data_frame
+from spherefed.assembly import InMemory
+from spherefed.errors import ConfigError
+from spherefed.experiment import Experiment
+from spherefed.recipes import read_tuned
+from spherefed.recipes.methods import Settings, with_method
+from spherefed.runs import comparison, runner, tuning
+from spherefed.runs.directory import RunDirectory, write_json
+from spherefed.runs.runner import Engine, Progress
+
+DEFAULT_METHODS = ("fedavg", "fedavg+ffc", "fedavg+spherefed")
+
+
+def run(
+    experiment: Experiment,
+    *,
+    out: str | Path | None = None,
+    resume: bool = False,
+    engine: Engine | None = None,
+    progress: bool = True,
+    track: str | None = None,
+    **inputs: Unpack[Inputs],
+) -> Result:
+    """Run an experiment to its end.
+
+    `inputs` are data=, test=, clients=, encoder=, image_key= and label_key= (see `Inputs`). Without `out` the run
+    directory is temporary and lives as long as the result. `track` is "tensorboard" (event files in the run directory)
+    or "mlflow" (mlflow.db in the current folder, or MLFLOW_TRACKING_URI).
+
+    >>> import spherefed as sf
+    >>> result = sf.run(sf.recipe("digits", rounds=1), progress=False)
+    >>> result.rounds, result.accuracy > 0.1
+    (1, True)
+    """
+    check_call(engine, inputs)
+    named, in_memory = with_inputs(experiment, **inputs)
+    folder = OutputFolder(out)
+    label = f"{named.name}, seed {named.seed}"
+    with (
+        _tracking(track, folder.path, out) as follow,
+        show_progress(label, named.rounds, bars=progress) as view,
+    ):
+        activity = view.watch_run(named, folder.path)
+        for step in runner.run(
+            named, folder.path, engine=engine, resume=resume, in_memory=in_memory, activity=activity
+        ):
+            view.advance(folder.path, step)
+            follow(folder.path)
+    if sentence := RunDirectory(folder.path).divergence():
+        warnings.warn(sentence, stacklevel=2)
+    return Result(folder.path, encoder=in_memory.encoder, folder=folder)
+
+
+def iter_rounds(
+    experiment: Experiment,
+    *,
+    out: str | Path | None = None,
+    resume: bool = False,
+    engine: Engine | None = None,
+    **inputs: Unpack[Inputs],
+) -> Iterator[Progress]:
+    """`run`, one round after the other: yields the loss and the accuracy of every round.
+
+    With `out`, stopping the iteration leaves a checkpoint from which `run(…, out=out, resume=True)` continues.
+    """
+    check_call(engine, inputs)
+    named, in_memory = with_inputs(experiment, **inputs)
+    folder = OutputFolder(out)
+    yield from runner.run(named, folder.path, engine=engine, resume=resume, in_memory=in_memory)
+
+
+def compare(
+    experiment: Experiment,
+    methods: Sequence[str] | Mapping[str, Experiment] = DEFAULT_METHODS,
+    *,
+    seeds: int = 3,
+    tuned: "Settings | Tuned | str | Path | None" = None,
+    out: str | Path | None = None,
+    resume: bool = False,
+    engine: Engine | None = None,
+    progress: bool = True,
+    track: str | None = None,
+    **inputs: Unpack[Inputs],
+) -> Comparison:
+    """Run several methods for seeds 0 … n−1 on the same partitions.
+
+    `methods` are names, `BASE` or `BASE+OVERLAY`, or experiments by name. `tuned` are hyper-parameters per method, from
+    `tune` or from a file of `spherefed tune`; by default those of the recipe. A warning names methods without any.
+    """
+    check_call(engine, inputs)
+    named, in_memory = with_inputs(experiment, **inputs)
+    if isinstance(methods, str):
+        raise ConfigError(f"methods must be a list of names, got {methods!r}; write [{methods!r}]")
+    if isinstance(methods, Mapping):
+        built = {name: with_inputs(each, **inputs)[0] for name, each in methods.items()}
+    else:
+        values = _settings(tuned, experiment)
+        built = {name: with_method(named, name, values) for name in methods}
+        if len(built) > 1 and (sentence := untuned(built, values)):
+            warnings.warn(sentence, stacklevel=2)
+    if not built or seeds < 1:
+        raise ConfigError(
+            f"compare needs at least one method and one seed, got {len(built)} and {seeds}; for example "
+            "methods=['fedavg', 'fedavg+spherefed'], seeds=3"
+        )
+    use = engine or Engine()
+    folder = OutputFolder(out)
+    steps = comparison.num_steps(built, seeds)
+    with _tracking(track, folder.path, out) as follow, show_progress(named.name, steps, bars=progress) as view:
+        for step in comparison.compare(
+            built, seeds, folder.path, engine=use, resume=resume, in_memory=in_memory, watch=view.watch
+        ):
+            view.advance(step.out, step.progress)
+            follow(step.out)
+    return Comparison(folder.path, _results(folder, built, seeds, in_memory))
+
+
+def _results(folder: OutputFolder, methods: Iterable[str], seeds: int, in_memory: InMemory) -> dict[str, list[Result]]:
+    encoder = in_memory.encoder
+    return {
+        name: [Result(folder.path / name / f"seed-{s}", encoder=encoder, folder=folder) for s in range(seeds)]
+        for name in methods
+    }
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Tuned:
+    """What `tune` chose, and everything that it tried."""
+
+    chosen: Mapping[str, Mapping[str, float]]
+    """Method → path → value, for `compare(…, tuned=…)`."""
+    table: Mapping[str, Any]
+    """The content of a file of `spherefed tune`."""
+
+    def records(self) -> list[dict[str, Any]]:
+        """One dict per method and value tried, with the validation accuracy of each stage."""
+        return [{"method": name, **tried} for name, entry in self.table["methods"].items() for tried in entry["tried"]]
+
+    def frame(self) -> Any:
+        """`records` as a pandas DataFrame."""
+        return data_frame(self.records())
+
+    def save(self, path: str | Path) -> None:
+        """Write the file that `spherefed compare --tuned` reads."""
+        write_json(Path(path), self.table)
+
+
+def tune(
+    experiment: Experiment,
+    methods: Sequence[str] = ("fedavg", "fedavg+spherefed"),
+    grid: Mapping[str, Sequence[float]] | None = None,
+    *,
+    seeds: int = 3,
+    engine: Engine | None = None,
+    **inputs: Unpack[Inputs],
+) -> Tuned:
+    """Choose one hyper-parameter per method on a validation split; the test set is not used.
+
+    `grid` is one path with at least three values, by default local.lr from 0.01 to 1. A grid whose best value lies on
+    its edge is extended, and all methods try equally many values.
+    """
+    grid = grid or {"local.lr": (0.01, 0.03, 0.1, 0.3, 1.0)}
+    if len(grid) != 1:
+        raise ConfigError(
+            f"grid must name one path, got {', '.join(grid) or 'none'}; for example {{'local.lr': [0.03, 0.1, 0.3]}}"
+        )
+    ((path, values),) = grid.items()
+    check_call(engine, inputs)
+    named, in_memory = with_inputs(experiment, **inputs)
+    built = {name: with_method(named, name, {}) for name in methods}
+    searches: dict[str, tuning.Search] = {}
+    grids = dict.fromkeys(built, values)
+    for search in tuning.tune(built, path, grids, seeds=seeds, engine=engine or Engine(), in_memory=in_memory):
+        searches[search.method] = search
+    table = tuning.table(list(searches.values()), seeds)
+    return Tuned({name: entry["chosen"] for name, entry in table["methods"].items()}, table)
+
+
+def _tracking(track: str | None, path: Path, out: str | Path | None) -> AbstractContextManager[Callable[[Path], None]]:
+    if track is None:
+        return nullcontext(lambda run: None)
+    if track == "tensorboard" and out is None:
+        raise ConfigError(
+            "track='tensorboard' writes into the run directory, which is temporary without out=; give out="
+        )
+    from spherefed.tracking.following import tracked
+
+    return tracked(track, path)
+
+
+def _settings(tuned: "Settings | Tuned | str | Path | None", experiment: Experiment) -> Settings:
+    if tuned is None:
+        return tuned_for(experiment)
+    if isinstance(tuned, Tuned):
+        return tuned.chosen
+    return read_tuned(Path(tuned)) if isinstance(tuned, str | Path) else tuned
