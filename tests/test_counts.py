@@ -14,17 +14,16 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from small import CPU, assembled, blobs
 from spherefed.assembly import Assembly
 from spherefed.calibration.ffc import Accumulator
+from spherefed.client.training import LocalTraining
 from spherefed.data.partition import Partition
 from spherefed.engines.local import InProcess
 from spherefed.experiment import Model
-from spherefed.federation import federate
 from spherefed.losses import CrossEntropy
 from spherefed.nn.encoders import Mlp
-from spherefed.stacking import Stack
-from spherefed.training import LocalTraining
+from spherefed.server.federation import federate
+from support.small import CPU, assembled, blobs, with_stack
 
 COPIES = ("clone", "copy_", "_to_copy", "index_select", "cat", "stack")
 NUM_STEPS = 3
@@ -88,8 +87,8 @@ def _watched_round(watch: W, num_clients: int, stack: int = 0) -> W:
     )
     parts = tuple((np.arange(24) + client) % 90 for client in range(num_clients))  # overlapping
     partition = Partition(parts, np.zeros((num_clients, 3), np.int64))
-    assembly = Assembly(few.experiment, few.dataset, partition, few.bench)
-    fleet = InProcess(assembly.client, num_clients, stack=Stack(assembly.bench, stack) if stack else None)
+    assembly = Assembly(few.experiment, few.dataset, partition, few.local_model)
+    fleet = InProcess(with_stack(assembly, stack).clients)
     rounds = federate(fleet, assembly.initial(), assembly.plan())
     with watch as watched:
         next(rounds)
@@ -104,7 +103,7 @@ def test_a_round_takes_no_more_operations_than_it_did(stack: int, most: int) -> 
 
 def test_a_client_of_a_plain_network_costs_few_python_calls() -> None:
     counts = _watched_round(Calls(), 1000).counts
-    assert counts.total() <= 719  # a chain takes more of ours than autograd, and a quarter less of torch's
+    assert counts.total() <= 799  # 40 of them because each of four replies may be any object
     assert counts["_wrapped_call_impl"] == 0  # layers are not called as modules, nor looked for again and again
     assert counts["named_modules"] == counts["modules"] == 0
     assert counts["mismatch"] == 3 + 4 * 3  # the request's fit once, every reply's params, buffers and extras

@@ -11,19 +11,20 @@ import pytest
 import torch
 from torch import nn
 
-from small import blobs, save_arrays, tiny
 from spherefed.assembly import assemble
 from spherefed.calibration.ffc import statistics
+from spherefed.client.training import LocalTraining
 from spherefed.data.dataset import Dataset
 from spherefed.data.partition import Dirichlet, Iid
 from spherefed.errors import CalibrationError, ConfigError, DataError, FederationError
 from spherefed.experiment import Data, Experiment, Model
-from spherefed.losses import CrossEntropy, Loss, MeanSquares
+from spherefed.losses import CrossEntropy, Loss, MeanSquaredError
 from spherefed.nn.encoders import Mlp
 from spherefed.nn.heads import FixedRandom, Head, Learned, Orthonormal
-from spherefed.runner import Engine, load, run_to_end
-from spherefed.runs import read_lines
-from spherefed.training import LocalTraining
+from spherefed.runs.loading import load
+from spherefed.runs.round_log import read_lines
+from spherefed.runs.runner import Engine, run_to_end
+from support.small import blobs, save_arrays, tiny
 
 
 def on(tmp_path: Path, dataset: Dataset | None = None, **changes: Any) -> Experiment:
@@ -39,8 +40,8 @@ def finished(experiment: Experiment, out: Path) -> dict[str, Any]:
     return result
 
 
-def ledger(out: Path) -> list[tuple[int, int]]:
-    return [(line["round"], line["client"]) for line in read_lines(out / "ledger.jsonl")]
+def rejections(out: Path) -> list[tuple[int, int]]:
+    return [(line["round"], line["client"]) for line in read_lines(out / "rejections.jsonl")]
 
 
 def test_clients_with_one_example_train_but_send_no_statistics(tmp_path: Path) -> None:
@@ -48,15 +49,15 @@ def test_clients_with_one_example_train_but_send_no_statistics(tmp_path: Path) -
     result = finished(experiment, tmp_path / "run")
     sizes = assemble(experiment).partition.sizes
     assert sorted(sizes.tolist()) == [1, 1, 1, 2, 2, 2]
-    assert ledger(tmp_path / "run") == [(3, k) for k in range(6) if sizes[k] == 1]
-    assert "min_samples is 2" in read_lines(tmp_path / "run" / "ledger.jsonl")[0]["cause"]
+    assert rejections(tmp_path / "run") == [(3, k) for k in range(6) if sizes[k] == 1]
+    assert "min_samples is 2" in read_lines(tmp_path / "run" / "rejections.jsonl")[0]["cause"]
     assert result["calibration"]["rank"] <= 6
 
 
 def test_min_samples_of_one_lets_everybody_send_statistics(tmp_path: Path) -> None:
     experiment = on(tmp_path, blobs(num_train=9), partition=Iid(clients=9), min_samples=1)
     finished(experiment, tmp_path / "run")
-    assert ledger(tmp_path / "run") == []
+    assert rejections(tmp_path / "run") == []
 
 
 def test_a_calibration_that_everybody_refuses_is_a_typed_error(tmp_path: Path) -> None:
@@ -84,7 +85,7 @@ def test_empty_clients_count_for_nothing_and_do_no_harm(tmp_path: Path, cohort: 
     assert assemble(experiment).partition.sizes.tolist().count(0) == 3
     finished(experiment, tmp_path / "run")
     lines = read_lines(tmp_path / "run" / "rounds.jsonl")
-    assert ledger(tmp_path / "run") == []
+    assert rejections(tmp_path / "run") == []
     if cohort is None:
         assert all(line["num_examples"] == 3 for line in lines)
     else:
@@ -129,7 +130,7 @@ def test_zero_features_are_left_out_of_the_statistics(tmp_path: Path, monkeypatc
     encode_with(monkeypatch, lambda: nn.Sequential(nn.Flatten(), nn.Linear(6, 6, bias=False)))
     experiment = on(tmp_path, data, min_samples=1)
     result = finished(experiment, tmp_path / "run")
-    assert ledger(tmp_path / "run") == []
+    assert rejections(tmp_path / "run") == []
     assert result["calibration"]["rank"] == 6
     module = load(tmp_path / "run")
     total = statistics(module, [(data.train.inputs, data.train.labels)])
@@ -176,8 +177,8 @@ def test_strong_skew_over_a_hundred_clients_ends(tmp_path: Path) -> None:
     assert 1 in np.count_nonzero(partition.label_counts, axis=1)
     result = finished(experiment, tmp_path / "run")
     assert result["accuracy"]["calibrated"]["global_model/global_test"] > 0.5
-    refused = {client for _, client in ledger(tmp_path / "run")}
-    assert refused == {k for k in range(100) if partition.sizes[k] == 1}
+    rejected = {client for _, client in rejections(tmp_path / "run")}
+    assert rejected == {k for k in range(100) if partition.sizes[k] == 1}
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
@@ -206,7 +207,7 @@ def test_a_client_with_one_example_is_no_batch_for_batchnorm_and_moves_nothing(
     experiment = on(tmp_path, blobs(num_train=9), partition=Iid(clients=6), rounds=1, calibration=None)
     finished(experiment, tmp_path / "run")
     sizes = assemble(experiment).partition.sizes
-    assert ledger(tmp_path / "run") == []
+    assert rejections(tmp_path / "run") == []
     line = json.loads((tmp_path / "run" / "rounds.jsonl").read_text())
     assert line["num_examples"] == sizes[sizes > 1].sum() < sizes.sum()
 
@@ -244,7 +245,7 @@ def test_one_client_with_one_example_and_one_class_runs_to_the_end(tmp_path: Pat
 
 @pytest.mark.parametrize("head", [Learned(), FixedRandom(), Orthonormal()])
 @pytest.mark.parametrize("normalize", [False, True])
-@pytest.mark.parametrize("loss", [CrossEntropy(), MeanSquares()])
+@pytest.mark.parametrize("loss", [CrossEntropy(), MeanSquaredError()])
 def test_every_head_normalisation_and_loss_learns_and_is_calibrated(
     tmp_path: Path, head: Head, normalize: bool, loss: Loss
 ) -> None:

@@ -1,300 +1,153 @@
-"""Experiments as plain data: strict on the way in, complete on the way out."""
+"""Dataclasses as plain data, on small classes of this file; `test_experiment.py` has real experiments."""
 
 import json
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from small import tiny
-from spherefed.algorithms import Algorithm
-from spherefed.calibration import Ffc
-from spherefed.data.partition import Dirichlet, Iid
 from spherefed.errors import ConfigError
-from spherefed.experiment import Data, Experiment, Model, changed, find, from_mapping, read
-from spherefed.losses import CrossEntropy, MeanSquares
-from spherefed.nn.encoders import Mlp
-from spherefed.nn.heads import FixedRandom, Learned, Orthonormal
-from spherefed.schedules import Constant, Cosine, MultiStep
-from spherefed.schema import differences, from_plain, to_plain, with_path
-from spherefed.server_optimizers import ServerSgd
-from spherefed.training import LocalTraining
+from spherefed.schema import differences, from_plain, suggest, to_plain, with_path, without_defaults
 
 
-def positive(most: float = 1e6) -> st.SearchStrategy[float]:
-    return st.floats(min_value=1e-9, max_value=most, allow_nan=False)
+@dataclass(frozen=True)
+class Circle:
+    kind: ClassVar[str] = "circle"
+    radius: float = 1.0
 
 
-fractions = st.floats(min_value=0, max_value=1, exclude_max=True)
-experiments = st.builds(
-    Experiment,
-    name=st.sampled_from(["x", "digits", "α-0.1", "a b"]),
-    rounds=st.integers(1, 1000),
-    seed=st.integers(0, 2**70),
-    local=st.builds(
-        LocalTraining,
-        lr=positive(),
-        epochs=st.integers(1, 99),
-        batch_size=st.integers(1, 999),
-        momentum=fractions,
-        weight_decay=fractions,
+@dataclass(frozen=True)
+class Polygon:
+    kind: ClassVar[str] = "polygon"
+    corners: tuple[int, ...]
+    closed: bool = True
+
+
+@dataclass(frozen=True)
+class Drawing:
+    name: str
+    shape: Circle | Polygon
+    second: Circle | None = None
+    unit: Literal["mm", "in"] = "mm"
+    limit: int | None = None
+
+
+DRAWINGS = [
+    (Drawing("a", Circle()), {"name": "a", "shape": {"kind": "circle", "radius": 1.0}}),
+    (
+        Drawing("b", Polygon((3, 4), closed=False), Circle(2.5), "in", 7),
+        {
+            "name": "b",
+            "shape": {"kind": "polygon", "corners": [3, 4], "closed": False},
+            "second": {"kind": "circle", "radius": 2.5},
+            "unit": "in",
+            "limit": 7,
+        },
     ),
-    data=st.builds(Data, name=st.just("digits"), validation=fractions, held_out=fractions),
-    partition=st.one_of(
-        st.builds(Iid, clients=st.integers(5, 200)),
-        st.builds(Dirichlet, alpha=positive(), clients=st.integers(5, 200), min_size=st.integers(0, 9)),
-    ),
-    model=st.builds(
-        Model,
-        encoder=st.builds(Mlp, widths=st.lists(st.integers(1, 512), min_size=1, max_size=4).map(tuple)),
-        head=st.sampled_from([Learned(), FixedRandom(), Orthonormal()]),
-        normalize=st.booleans(),
-    ),
-    loss=st.one_of(st.builds(CrossEntropy, scale=positive()), st.just(MeanSquares())),
-    algorithm=st.builds(
-        Algorithm,
-        prox_mu=fractions,  # without normalized steps, which bound it by lr and momentum
-        server=st.builds(ServerSgd, lr=positive(), momentum=fractions),
-    ),
-    schedule=st.one_of(
-        st.just(Constant()),
-        st.just(Cosine()),
-        st.builds(MultiStep, every=st.integers(1, 99), gamma=st.floats(0.01, 1)),
-    ),
-    calibration=st.one_of(st.none(), st.builds(Ffc, ridge=fractions)),
-    cohort=st.one_of(st.none(), st.integers(1, 5)),
-    min_samples=st.integers(1, 50),
-    evaluate_every=st.integers(1, 50),
-)
-
-
-@settings(max_examples=50)
-@given(experiments)
-def test_an_experiment_comes_back_from_json_as_it_was(experiment: Experiment) -> None:
-    back = from_mapping(json.loads(json.dumps(to_plain(experiment))))
-    assert back == experiment
-    assert back.digest() == experiment.digest()
-
-
-@settings(max_examples=30)
-@given(experiments, experiments)
-def test_digests_and_differences_tell_experiments_apart(a: Experiment, b: Experiment) -> None:
-    assert (a.digest() == b.digest()) == (a == b)
-    assert (differences(to_plain(a), to_plain(b)) == []) == (a == b)
-
-
-UNKNOWN: list[tuple[str, str]] = [
-    ("local.epoch=3", "epochs"),
-    ("rouds=3", "rounds"),
-    ("partition.alfa=3", "alpha"),
-    ("model.heads=learned", "head"),
-    ("model.head.kind=orthnormal", "orthonormal"),
-    ("model.head=orthnormal", "orthonormal"),
-    ("partition.kind=dirichlt", "dirichlet"),
-    ("loss=msee", "mse"),
-    ("calibration=fcc", "ffc"),
-    ("calibration.kind=fcc", "ffc"),
-    ("schedule=cosin", "cosine"),
-    ("model.encoder=mpl", "mlp"),
-    ("model.encoder.kind=mpl", "mlp"),
-    ("algorithm.server=sgdd", "sgd"),
-    ("algorithm.sever.lr=1.0", "server"),
 ]
 
 
-@pytest.mark.parametrize(("setting", "meant"), UNKNOWN)
-def test_an_unknown_name_is_refused_with_the_nearest_valid_one(setting: str, meant: str) -> None:
-    start = tiny(partition=Dirichlet())
-    with pytest.raises(ConfigError, match=f"did you mean '{meant}'"):
-        changed(start, [setting])
+@pytest.mark.parametrize(("value", "plain"), DRAWINGS)
+def test_a_value_is_written_and_read_as_json(value: Drawing, plain: dict[str, Any]) -> None:
+    defaults = {"second": None, "unit": "mm", "limit": None}
+    assert to_plain(value) == defaults | plain
+    assert from_plain(Drawing, json.loads(json.dumps(to_plain(value)))) == value
+    assert from_plain(Drawing, plain) == value  # what is not given has its default
+
+
+@pytest.mark.parametrize(("value", "plain"), DRAWINGS)
+def test_what_equals_its_default_can_be_left_out_at_every_depth(value: Drawing, plain: dict[str, Any]) -> None:
+    short = without_defaults(value)
+    assert from_plain(Drawing, short) == value
+    assert short == (plain if value.name == "b" else {"name": "a", "shape": {"kind": "circle"}})
+
+
+@pytest.mark.parametrize("nothing", [None, "none", {"kind": "none"}])
+def test_nothing_is_written_as_null_or_as_a_word(nothing: Any) -> None:
+    assert from_plain(Drawing, {"name": "a", "shape": "circle", "second": nothing}).second is None
+
+
+def test_a_kind_alone_stands_for_its_defaults() -> None:
+    assert from_plain(Drawing, {"name": "a", "shape": "circle"}).shape == Circle()
 
 
 @pytest.mark.parametrize(
-    ("setting", "wants"),
+    ("change", "said"),
     [
-        ("rounds=3.0", "whole number"),
-        ("rounds=true", "whole number"),
-        ("rounds=many", "whole number"),
-        ("rounds=none", "whole number"),
-        ("rounds.deep=3", "whole number"),
-        ("cohort=2.5", "whole number"),
-        ("local.lr=fast", "a number"),
-        ("local.lr=true", "a number"),
-        ("local.lr=1" + "0" * 400, "a number"),
-        ("name=3", "a text"),
-        ("model.normalize=1", "true or false"),
-        ("model.normalize=yes", "true or false"),
-        ("model.encoder.widths=64", "a list"),
-        ("model.encoder.widths=[64, 'a']", r"widths\[1\]"),
-        ("local=0.1", "table"),
-        ("local.kind=sgd", "unknown key 'local.kind'"),
-        ("data.kind=digits", "unknown key 'data.kind'"),
-        ("head=learned", "unknown key 'head'"),
-        ("loss=3", "loss needs a kind, got 3; allowed: ce, mse"),
+        ({"nme": "a"}, "unknown key 'nme'; did you mean 'name'?"),
+        ({"shape": {"kind": "circle", "radios": 1.0}}, "unknown key 'shape.radios'; did you mean 'radius'?"),
+        ({"shape": {"kind": "circel"}}, "shape.kind 'circel' is unknown; did you mean 'circle'?"),
+        ({"shape": {"radius": 1.0}}, "shape needs a kind"),
+        ({"shape": None}, "shape needs a kind, got None; allowed: circle, polygon"),
+        ({"shape": "polygon"}, "shape.corners is required"),
+        ({"shape": {"kind": "polygon", "corners": 3}}, "shape.corners must be a list, got 3"),
+        ({"shape": {"kind": "polygon", "corners": [3, 0.5]}}, "shape.corners[1] must be a whole number, got 0.5"),
+        ({"second": 3}, "second"),
+        ({"unit": "cm"}, "unit must be one of mm, in; got 'cm'"),
+        ({"limit": "7"}, "limit must be a whole number, got '7'"),
+        ({"name": 5}, "name must be a text, got 5"),
     ],
 )
-def test_a_mistyped_value_is_refused_with_what_is_wanted(setting: str, wants: str) -> None:
-    with pytest.raises(ConfigError, match=wants):
-        changed(tiny(), [setting])
-
-
-@pytest.mark.parametrize("setting", ["local.lr", "=3", " = 3", "local.lr 0.5", ""])
-def test_a_setting_without_path_and_value_is_refused(setting: str) -> None:
-    with pytest.raises(ConfigError, match="path=value"):
-        changed(tiny(), [setting])
-
-
-def test_settings_are_typed_as_in_toml_and_applied_in_turn() -> None:
-    e = changed(
-        tiny(), ["local.lr=0.25", "rounds = 7", 'name="seven"', "model.encoder.widths=[4, 5]", "local.lr=1", "cohort=2"]
-    )
-    assert (e.local.lr, e.rounds, e.name, e.model.encoder.widths, e.cohort) == (1.0, 7, "seven", (4, 5), 2)
-    assert type(e.local.lr) is float
-    assert (e.local.epochs, e.local.batch_size) == (2, 8)  # the rest stays
-
-
-def test_a_value_may_hold_an_equals_sign() -> None:
-    assert changed(tiny(), ["data.name=arrays:a=b.npz"]).data.name == "arrays:a=b.npz"
-
-
-def test_another_kind_starts_from_its_own_defaults_and_the_same_kind_keeps_its_fields() -> None:
-    start = tiny(partition=Dirichlet(alpha=0.7, clients=33))
-    assert changed(start, ["partition.kind=iid"]).partition == Iid()
-    assert changed(start, ["partition.kind=dirichlet"]).partition == Dirichlet(alpha=0.7, clients=33)
-    assert changed(start, ["partition.kind=iid", "partition.clients=5"]).partition == Iid(clients=5)
-    assert changed(start, ["partition=iid", "partition.clients=5"]).partition == Iid(clients=5)
-    assert changed(start, ["loss=ce", "loss.scale=20"]).loss == CrossEntropy(scale=20.0)
-
-
-def test_what_may_be_absent_can_be_taken_away_and_put_back() -> None:
-    start = tiny(calibration=Ffc(ridge=2.0), cohort=2)
-    assert changed(start, ["calibration=none"]).calibration is None
-    assert changed(start, ["cohort=none"]).cohort is None
-    assert changed(start, ["calibration=none", "calibration=ffc"]).calibration == Ffc()
-    assert changed(start, ["calibration=none", "calibration.kind=ffc", "calibration.ridge=3"]).calibration == Ffc(
-        ridge=3.0
-    )
-
-
-def test_the_experiment_that_is_changed_stays_as_it_was() -> None:
-    start = tiny()
-    before = to_plain(start)
-    changed(start, ["local.lr=9", "partition.kind=dirichlet"])
-    assert to_plain(start) == before
-    plain: dict[str, Any] = {"a": {"b": 1}}
-    with_path(plain, "a.b", 2)
-    assert plain == {"a": {"b": 1}}
-
-
-def test_required_fields_are_asked_for_by_name() -> None:
-    for missing in ("name", "rounds", "local"):
-        plain = to_plain(tiny())
-        del plain[missing]
-        with pytest.raises(ConfigError, match=f"{missing} is required"):
-            from_mapping(plain)
-    with pytest.raises(ConfigError, match=r"local\.lr is required"):
-        from_mapping({"name": "x", "rounds": 1, "local": {}})
+def test_what_does_not_fit_is_refused_by_its_path(change: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        from_plain(Drawing, {"name": "a", "shape": "circle"} | change)
+    assert said in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    ("wanted", "plain"),
     [
-        {"rounds": 0},
-        {"seed": -1},
-        {"name": ""},
-        {"name": "a/b"},
-        {"name": ".hidden"},
-        {"cohort": 0},
-        {"cohort": 5},
-        {"min_samples": 0},
-        {"evaluate_every": 0},
-        {"data": {"held_out": 1.0}},
-        {"data": {"validation": -0.1}},
-        {"data": {"validation": float("nan")}},
-        {"partition": {"kind": "iid", "clients": 0}},
-        {"partition": {"kind": "dirichlet", "alpha": 0.0}},
-        {"partition": {"kind": "dirichlet", "alpha": float("inf")}},
-        {"partition": {"kind": "dirichlet", "min_size": -1}},
-        {"model": {"encoder": {"kind": "mlp", "widths": []}}},
-        {"model": {"encoder": {"kind": "mlp", "widths": [8, 0]}}},
-        {"loss": {"kind": "ce", "scale": 0.0}},
-        {"algorithm": {"prox_mu": -1.0}},
-        {"algorithm": {"server": {"lr": 0.0}}},
-        {"algorithm": {"server": {"momentum": 1.0}}},
+        (int, 3.0),
+        (int, True),
+        (float, "3"),
+        (str, 3),
+        (bool, 1),
+        (float, True),
+        (float, 10**400),
     ],
 )
-def test_impossible_values_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError):
-        from_mapping(to_plain(tiny()) | wrong)
+def test_scalars_are_not_converted_in_silence(wanted: type, plain: Any) -> None:
+    with pytest.raises(ConfigError, match="here must be"):
+        from_plain(wanted, plain, "here")
 
 
-def test_an_experiment_is_read_alike_from_toml_json_and_a_folder(tmp_path: Path) -> None:
-    toml = tmp_path / "e.toml"
-    toml.write_text(
-        """
-        name = "tiny"
-        rounds = 3
-        stack = 0
-        loss = "mse"
-        calibration = { kind = "ffc" }
-        partition = { kind = "iid", clients = 4 }
-        [local]
-        lr = 0.5
-        epochs = 2
-        batch_size = 8
-        [model]
-        encoder = { kind = "mlp", widths = [8] }
-        head = "orthonormal"
-        normalize = true
-        """
-    )
-    (tmp_path / "experiment.json").write_text(json.dumps(to_plain(tiny())))
-    assert read(toml) == tiny()
-    assert read(tmp_path / "experiment.json") == tiny()
-    assert read(tmp_path) == tiny()
-    assert find(str(toml), {}) == tiny()
-    assert find("tiny", {"tiny": tiny}) == tiny()
+def test_a_whole_number_serves_as_a_number() -> None:
+    found = from_plain(float, 3)
+    assert found == 3.0
+    assert type(found) is float
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "says"),
+    ("path", "value", "expected"),
     [
-        ("e.toml", b"rounds = = 3", "cannot be parsed"),
-        ("e.json", b"{", "cannot be parsed"),
-        ("e.json", b"[1, 2]", "table of fields"),
-        ("e.json", b"\xff\xfe\x00", "not a text file"),
-        ("e.toml", b"rouds = 3", "did you mean 'rounds'"),
+        ("name", "b", {"name": "b", "shape": {"kind": "circle", "radius": 2.0}}),
+        ("shape.radius", 3.0, {"name": "a", "shape": {"kind": "circle", "radius": 3.0}}),
+        ("shape.kind", "circle", {"name": "a", "shape": {"kind": "circle", "radius": 2.0}}),
+        ("shape.kind", "polygon", {"name": "a", "shape": {"kind": "polygon"}}),
+        ("second.radius", 4.0, {"name": "a", "shape": {"kind": "circle", "radius": 2.0}, "second": {"radius": 4.0}}),
     ],
 )
-def test_files_that_hold_no_experiment_are_refused_by_name(
-    tmp_path: Path, name: str, content: bytes, says: str
-) -> None:
-    path = tmp_path / name
-    path.write_bytes(content)
-    with pytest.raises(ConfigError, match=says) as caught:
-        read(path)
-    assert name in str(caught.value)
+def test_a_path_is_set_in_a_copy(path: str, value: Any, expected: dict[str, Any]) -> None:
+    before = {"name": "a", "shape": {"kind": "circle", "radius": 2.0}}
+    assert with_path(before, path, value) == expected
+    assert before == {"name": "a", "shape": {"kind": "circle", "radius": 2.0}}
 
 
-def test_files_and_recipes_that_are_not_there_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="cannot read"):
-        read(tmp_path / "none.toml")
-    with pytest.raises(ConfigError, match="did you mean 'digits'"):
-        find("digts", {"digits": tiny})
+def test_a_path_below_a_shorthand_keeps_its_kind() -> None:
+    assert with_path({"shape": "circle"}, "shape.radius", 2.0) == {"shape": {"kind": "circle", "radius": 2.0}}
 
 
-def test_differences_name_the_path_and_both_values() -> None:
-    a, b = tiny(), changed(tiny(), ["local.lr=0.25", "loss=ce", "calibration=none"])
-    lines = differences(to_plain(a), to_plain(b))
-    assert "local.lr: 0.5 → 0.25" in lines
-    assert "loss.kind: 'mse' → 'ce'" in lines
-    assert any(line.startswith("calibration: ") and line.endswith("→ None") for line in lines)
+def test_differences_name_each_path_once_and_equal_data_have_none() -> None:
+    left = {"a": 1, "b": {"c": 2, "d": [1, 2]}, "only": 0}
+    assert differences(left, {"a": 1, "b": {"c": 3, "d": [1]}, "new": 5}) == [
+        "b.c: 2 → 3",
+        "b.d: [1, 2] → [1]",
+        "only: 0 → None",
+        "new: None → 5",
+    ]
+    assert differences(left, dict(left)) == []
 
 
-def test_plain_scalars_are_not_converted_in_silence() -> None:
-    assert from_plain(float, 3) == 3.0
-    for wanted, plain in ((int, 3.0), (int, True), (float, "3"), (str, 3), (bool, 1), (float, True)):
-        with pytest.raises(ConfigError):
-            from_plain(wanted, plain, "here")
+def test_the_nearest_name_is_suggested_only_if_it_is_near() -> None:
+    assert suggest("rouds", ["rounds", "seed"]) == "did you mean 'rounds'? allowed: rounds, seed"
+    assert suggest("xyz", ["rounds", "seed"]) == "allowed: rounds, seed"

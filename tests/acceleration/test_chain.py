@@ -4,15 +4,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from small import assembled, in_process
+from spherefed.acceleration.chain import Chain, _score_gradient, chain_of, plain_forward
+from spherefed.client.training import LocalTraining
 from spherefed.experiment import Model
-from spherefed.federation import federate
-from spherefed.losses import CrossEntropy, Loss, MeanSquares
-from spherefed.nn.chain import Chain, chain_of, straight
+from spherefed.losses import CrossEntropy, Loss, MeanSquaredError
 from spherefed.nn.classifier import Classifier
 from spherefed.nn.encoders import ConvNet, Mlp
 from spherefed.nn.heads import Learned, Orthonormal
-from spherefed.training import LocalTraining
+from spherefed.server.federation import federate
+from support.small import assembled, in_process
 
 
 def classifier(encoder: nn.Module, dim: int, *, learned: bool) -> Classifier:
@@ -40,7 +40,7 @@ class Doubled(nn.Linear):
 def test_the_straight_pass_gives_the_module_s_bits_and_gradients(encoder: nn.Module, dim: int, learned: bool) -> None:
     model = classifier(encoder, dim, learned=learned)
     inputs, params = torch.randn(7, 1, 4, 4), [p for p in model.parameters() if p.requires_grad]
-    features, scores = straight(model)(inputs)
+    features, scores = plain_forward(model)(inputs)
     assert torch.equal(features, model.features(inputs))
     assert torch.equal(scores, model(inputs))
     for got, expected in zip(
@@ -55,17 +55,17 @@ def test_hooks_are_heard() -> None:
     encoder = Mlp(widths=(5,)).build((1, 4, 4))
     heard: list[Tensor] = []
     encoder[1].register_forward_hook(lambda _, __, output: heard.append(output))  # type: ignore[index]
-    straight(classifier(encoder, 5, learned=True))(torch.zeros(2, 1, 4, 4))
+    plain_forward(classifier(encoder, 5, learned=True))(torch.zeros(2, 1, 4, 4))
     assert heard
 
 
 def test_networks_with_other_layers_are_called_as_they_are() -> None:
     model = classifier(ConvNet().build((3, 32, 32)), 1024, learned=True)
     inputs = torch.randn(2, 3, 32, 32)
-    assert torch.equal(straight(model)(inputs)[1], model(inputs))
+    assert torch.equal(plain_forward(model)(inputs)[1], model(inputs))
 
 
-LOSSES = [CrossEntropy(), CrossEntropy(scale=10.0), MeanSquares()]
+LOSSES = [CrossEntropy(), CrossEntropy(scale=10.0), MeanSquaredError()]
 CHAINS = [
     (nn.Flatten(), 16),
     (Mlp(widths=(8, 5)).build((1, 4, 4)), 5),
@@ -80,7 +80,7 @@ def both_ways(model: Classifier, inputs: Tensor, loss: Loss) -> tuple[list[Tenso
     assert chain is not None
     trained = [p for p in model.parameters() if p.requires_grad]
     assert [*map(id, chain.trained)] == [*map(id, trained)]
-    value, gradient = chain.gradient(inputs, labels, loss.slope)
+    value, gradient = chain.value_and_grad(loss, inputs, labels, None)
     expected = loss(model(inputs), labels)
     assert not any(tensor.requires_grad for tensor in (value, *gradient))
     if not trained:
@@ -109,7 +109,7 @@ def test_features_of_no_length_have_autograd_s_gradient() -> None:
     model = classifier(nn.Sequential(nn.Flatten(), nn.Linear(16, 6, bias=False)), 6, learned=False).double()
     inputs = torch.randn(4, 1, 4, 4, dtype=torch.float64)
     inputs[1], inputs[2] = 0.0, inputs[2] * 1e-14
-    for f, e in zip(*both_ways(model, inputs, MeanSquares()), strict=True):
+    for f, e in zip(*both_ways(model, inputs, MeanSquaredError()), strict=True):
         assert torch.allclose(f, e, rtol=1e-9, atol=0)
 
 
@@ -148,8 +148,8 @@ def test_what_only_autograd_does_justice_to_is_left_to_it(encoder: nn.Module) ->
 
 def test_a_bench_trains_by_its_chain_only_where_all_of_it_is_trained(monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[int] = []
-    gradient = Chain.gradient
-    monkeypatch.setattr(Chain, "gradient", lambda *given: (taken.append(1), gradient(*given))[1])
+    gradient = Chain.value_and_grad
+    monkeypatch.setattr(Chain, "value_and_grad", lambda *given: (taken.append(1), gradient(*given))[1])
     whole = assembled(model=Model(encoder=Mlp(widths=(8,))), calibration=None, rounds=1)
     list(federate(in_process(whole), whole.initial(), whole.plan()))
     assert taken
@@ -158,3 +158,27 @@ def test_a_bench_trains_by_its_chain_only_where_all_of_it_is_trained(monkeypatch
     parts = assembled(model=Model(encoder=Mlp(widths=(8,))), calibration=None, rounds=1, local=local)
     list(federate(in_process(parts), parts.initial(), parts.plan()))
     assert not taken
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("loss", LOSSES, ids=str)
+def test_the_closed_form_of_a_loss_has_autograds_value_and_gradient_to_the_bit(loss: Loss, dtype: torch.dtype) -> None:
+    leaf, labels = torch.randn(7, 4, dtype=dtype).requires_grad_(), torch.arange(7) % 4
+    expected = loss(leaf, labels)
+    value, gradient = _score_gradient(loss, leaf.detach(), labels, None)
+    assert torch.equal(value, expected.detach())
+    assert torch.equal(gradient, torch.autograd.grad(expected, leaf)[0])
+
+
+@pytest.mark.parametrize("loss", LOSSES, ids=str)
+def test_the_closed_form_for_a_group_weighs_each_clients_examples(loss: Loss) -> None:
+    leaf, labels = torch.randn(2, 3, 4, dtype=torch.float64).requires_grad_(), torch.tensor([[0, 1, 2], [3, 3, 0]])
+    weights = torch.tensor([[0.5, 0.3, 0.2], [0.6, 0.4, 0.0]], dtype=torch.float64)  # 0: padding of a short batch
+    each = [
+        sum(w * loss(s[None], y[None]) for s, y, w in zip(*client, strict=True))
+        for client in zip(leaf, labels, weights, strict=True)
+    ]
+    values, gradient = _score_gradient(loss, leaf.detach(), labels, weights)
+    assert torch.allclose(values, torch.stack(each).detach(), rtol=1e-12)
+    assert torch.allclose(gradient, torch.autograd.grad(sum(each), leaf)[0], rtol=1e-12, atol=1e-15)
+    assert not gradient[1, 2].any()

@@ -39,23 +39,29 @@ def told(program: str, **environment: str) -> int:
     return int(done.stdout)
 
 
-KEEPING = "from spherefed.allocation import keep_freed_memory; keep_freed_memory(); steps(10); print(steps(20))"
+KEEPING = (
+    "from spherefed.acceleration.memory_reuse import keep_freed_memory; "
+    "keep_freed_memory(); steps(10); print(steps(20))"
+)
 
 
+@pytest.mark.slow
 def test_steps_find_the_memory_of_the_steps_before() -> None:
     with_care, without = told(KEEPING), told("steps(10); print(steps(20))")
     assert 10 * with_care + 100 < without
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"])
 def test_whoever_says_how_memory_is_to_be_handled_is_heard(name: str) -> None:
     assert told(KEEPING, **{name: "131072"}) > 1000
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs /proc")
 def test_what_was_kept_for_a_run_is_given_back() -> None:
     program = """
-from spherefed.allocation import freed_memory_kept
+from spherefed.acceleration.memory_reuse import freed_memory_kept
 with freed_memory_kept():
     steps(2)
     kept = resident()
@@ -64,9 +70,10 @@ print(kept - resident())
     assert told(program) > 50 << 20
 
 
+@pytest.mark.slow
 def test_memory_can_be_kept_again_and_again() -> None:
     program = """
-from spherefed.allocation import freed_memory_kept
+from spherefed.acceleration.memory_reuse import freed_memory_kept
 faults = []
 for _ in range(3):
     with freed_memory_kept():

@@ -7,18 +7,19 @@ import pytest
 import torch
 from torch._dynamo.utils import counters
 
-from small import blobs, save_arrays, tiny
+from spherefed.acceleration import passes
 from spherefed.assembly import Assembly, assemble
-from spherefed.engines.local import Parallel
+from spherefed.client.training import LocalTraining
+from spherefed.engines.local import InProcess, Parallel
 from spherefed.errors import ConfigError
 from spherefed.experiment import Data, Experiment, Model
-from spherefed.federation import federate
 from spherefed.messages import Measure, MeasureReply, ModelState
-from spherefed.nn import passes
 from spherefed.nn.encoders import Mlp
 from spherefed.nn.heads import Learned
-from spherefed.runner import InProcess, load, run_to_end
-from spherefed.training import LocalTraining
+from spherefed.runs.loading import load
+from spherefed.runs.runner import run_to_end
+from spherefed.server.federation import federate
+from support.small import blobs, handle_one, save_arrays, tiny
 
 # Torch's own compiler uses what torch deprecates.
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")
@@ -38,7 +39,7 @@ def forgotten_trials() -> Iterator[None]:
 
 
 def trained(assembly: Assembly) -> ModelState:
-    fleet = InProcess(assembly.client, len(assembly.partition.parts))
+    fleet = InProcess(assembly.clients)
     return list(federate(fleet, assembly.initial(), assembly.plan()))[-1].model
 
 
@@ -51,6 +52,7 @@ def learned(data: Data, **changes: object) -> Experiment:
     return tiny(data=data, model=Model(encoder=Mlp(widths=(8,)), head=Learned()), **changes)
 
 
+@pytest.mark.slow
 def test_compiled_rounds_equal_plain_ones_up_to_rounding_and_short_batches_compile_nothing(data: Data) -> None:
     plain = trained(assemble(learned(data)))
     torch._dynamo.reset()
@@ -85,6 +87,7 @@ def test_without_a_compiler_compilation_is_refused_and_its_runs_are_still_read(
     assert load(tmp_path / "run")(torch.zeros(1, 1, 2, 3)).shape == (1, 3)
 
 
+@pytest.mark.slow
 def test_bfloat16_trains_float32_weights_to_nearly_the_same_place(data: Data) -> None:
     gentle = {"rounds": 1, "local": LocalTraining(lr=0.05, epochs=1, batch_size=8)}
     plain = trained(assemble(learned(data, **gentle)))
@@ -97,7 +100,7 @@ def test_bfloat16_trains_float32_weights_to_nearly_the_same_place(data: Data) ->
 def test_statistics_are_measured_in_full_precision(data: Data) -> None:
     plain, mixed = assemble(tiny(data=data)), assemble(tiny(data=data, precision="bf16"))
     request = Measure(0, plain.initial())
-    a, b = (assembly.client(0).handle(request, None)[0] for assembly in (plain, mixed))
+    a, b = (handle_one(assembly.clients[0], request, None)[0] for assembly in (plain, mixed))
     assert isinstance(a, MeasureReply)
     assert isinstance(b, MeasureReply)
     assert all(torch.equal(moment, b.moments[name]) for name, moment in a.moments.items())

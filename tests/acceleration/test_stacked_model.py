@@ -9,31 +9,28 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from small import in_double
-from spherefed import stacking
-from spherefed.algorithms import fednova, fedprox, fedrep, scaffold
+from spherefed.acceleration import stacked_model
 from spherefed.assembly import Assembly, assemble, build_classifier
 from spherefed.calibration import Ffc
+from spherefed.client.local_model import LocalModel
+from spherefed.client.training import LocalTraining
 from spherefed.data.augment import CropFlip
 from spherefed.data.dataset import Dataset
 from spherefed.data.examples import Examples
 from spherefed.data.partition import Dirichlet, partition
-from spherefed.engines.answering import largest_first
 from spherefed.engines.local import InProcess
 from spherefed.errors import ConfigError, RunError
-from spherefed.experiment import Experiment, Model, read
-from spherefed.federation import federate
-from spherefed.losses import CrossEntropy, MeanSquares
+from spherefed.experiment import Experiment, Model, read_experiment
+from spherefed.losses import CrossEntropy, MeanSquaredError
 from spherefed.messages import Failure, Train, TrainReply
 from spherefed.nn.classifier import Classifier
-from spherefed.nn.encoders import VGG13, ConvNet, Encoder, Mlp, MobileNetV2, ResNet18, SENet18, SmallNet
+from spherefed.nn.encoders import Mlp, SmallNet
 from spherefed.nn.heads import FixedRandom, Learned, Orthonormal
-from spherefed.nn.stacked import stacked
-from spherefed.runner import Engine, run, run_to_end
-from spherefed.stacking import Stack, train_together
+from spherefed.runs.runner import Engine, run, run_to_end
+from spherefed.server.algorithms import fednova, fedprox, fedrep, scaffold
+from spherefed.server.federation import federate
 from spherefed.tensors import non_finite
-from spherefed.training import LocalTraining
-from spherefed.workbench import Workbench
+from support.small import in_double, with_stack
 
 SPHERE = Model(encoder=Mlp(widths=(16,)), head=Orthonormal(), normalize=True)
 
@@ -51,10 +48,9 @@ def experiment(**changes: object) -> Experiment:
 
 
 def final_params(assembly: Assembly, stack: int) -> tuple[dict[str, Tensor], list[float]]:
-    wide = Stack(assembly.bench, stack) if stack else None
     initial = assembly.initial()
-    rounds = list(federate(InProcess(assembly.client, 12, stack=wide), initial, assembly.plan()))
-    assembly.bench.lay(initial)
+    rounds = list(federate(InProcess(with_stack(assembly, stack).clients), initial, assembly.plan()))
+    assembly.local_model.load_state(initial)
     return dict(rounds[-1].model.params), [r.loss for r in rounds]
 
 
@@ -64,7 +60,7 @@ def final_params(assembly: Assembly, stack: int) -> tuple[dict[str, Tensor], lis
     [
         {},
         {"local": LocalTraining(lr=0.1, epochs=1, batch_size=32, momentum=0.0, weight_decay=0.0)},
-        {"model": SPHERE, "loss": MeanSquares()},
+        {"model": SPHERE, "loss": MeanSquaredError()},
         {"model": SPHERE, "loss": CrossEntropy(scale=10.0), "cohort": None},
         {"algorithm": fedprox(0.5)},
         {"algorithm": fednova()},
@@ -80,24 +76,6 @@ def test_a_stacked_round_equals_clients_one_by_one(changes: dict[str, object], s
         assert losses_together == pytest.approx(losses, rel=tolerance)
 
 
-ENCODERS = [Mlp(), SmallNet(norm="group"), ConvNet(), VGG13(), ResNet18(), SENet18(), MobileNetV2(norm="group")]
-
-
-@pytest.mark.parametrize("encoder", ENCODERS, ids=lambda encoder: encoder.kind)
-def test_copies_side_by_side_see_what_each_sees_alone(encoder: Encoder) -> None:
-    torch.manual_seed(0)
-    nets = [encoder.build((3, 32, 32)).double() for _ in range(3)]
-    wide = stacked(nets[0], size=4)
-    with torch.no_grad():
-        for name, parameter in wide.named_parameters():
-            for place, net in enumerate(nets):
-                parameter[place] = net.get_parameter(name)
-        inputs = torch.randn(2, 3, 3, 32, 32, dtype=torch.float64)
-        outputs = wide(inputs.flatten(1, 2)).view(2, 3, -1)
-        for place, net in enumerate(nets):
-            assert torch.allclose(outputs[:, place], net(inputs[:, place]), rtol=1e-10, atol=1e-10)
-
-
 def test_augmented_images_are_drawn_as_they_are_for_each_client_alone() -> None:
     rng = np.random.default_rng(0)
     images, labels = torch.from_numpy(rng.normal(size=(40, 3, 32, 32))), torch.from_numpy(rng.integers(3, size=40))
@@ -106,10 +84,10 @@ def test_augmented_images_are_drawn_as_they_are_for_each_client_alone() -> None:
     e = experiment(model=Model(encoder=SmallNet(norm="group")), partition=Dirichlet(clients=4), cohort=None)
     classifier = build_classifier(e, (3, 32, 32), 3).double()
     parts = partition(e.partition, labels.numpy(), 3, rng)
-    assembly = Assembly(e, data, parts, Workbench(classifier))
+    assembly = Assembly(e, data, parts, LocalModel(classifier))
     request = Train(0, assembly.initial(), 0.05)
-    stacks = (None, Stack(assembly.bench, 3))
-    answers = [list(InProcess(assembly.client, 4, stack=stack).ask(range(4), request)) for stack in stacks]
+    stacks = (0, 3)
+    answers = [list(InProcess(with_stack(assembly, stack).clients).ask(range(4), request)) for stack in stacks]
     for alone, together in zip(*answers, strict=True):
         assert isinstance(alone, TrainReply)
         assert isinstance(together, TrainReply)
@@ -119,6 +97,7 @@ def test_augmented_images_are_drawn_as_they_are_for_each_client_alone() -> None:
             assert torch.allclose(together.delta[name], delta, rtol=1e-9, atol=1e-10), name
 
 
+@pytest.mark.slow
 def test_groups_do_not_depend_on_workers(tmp_path: Path) -> None:
     e = experiment(stack=3)
     results = [run_to_end(e, tmp_path / str(n), engine=Engine(workers=n))["weights_sha256"] for n in (0, 1, 2)]
@@ -130,7 +109,7 @@ def test_a_client_that_diverges_does_not_take_its_group_along() -> None:
     poisoned = assembly.partition.parts[4]
     assembly.dataset.train.inputs[poisoned] = float("nan")
     request = Train(0, assembly.initial(), 0.1)
-    answers = list(InProcess(assembly.client, 12, stack=Stack(assembly.bench, 12)).ask(range(12), request))
+    answers = list(InProcess(with_stack(assembly, 12).clients).ask(range(12), request))
     assert [a.client for a in answers if isinstance(a, Failure) or non_finite(a.delta)] == [4]
 
 
@@ -142,7 +121,7 @@ def test_an_example_that_is_no_number_spoils_nobody_else_s_short_batch(position:
     inputs[position] = float("nan")
     owner = next(k for k, part in enumerate(assembly.partition.parts) if position % len(inputs) in part)
     request = Train(0, assembly.initial(), 0.1)
-    answers = list(InProcess(assembly.client, 12, stack=Stack(assembly.bench, 12)).ask(range(12), request))
+    answers = list(InProcess(with_stack(assembly, 12).clients).ask(range(12), request))
     assert [a.client for a in answers if isinstance(a, Failure) or non_finite(a.delta)] == [owner]
 
 
@@ -150,8 +129,8 @@ def test_a_client_that_cannot_train_fails_alone_and_the_others_answer() -> None:
     assembly = assemble(experiment())
     assembly.dataset.train.labels[assembly.partition.parts[4][0]] = 10  # of ten classes, 0 to 9
     request = Train(0, assembly.initial(), 0.1)
-    stacks = (None, Stack(assembly.bench, 5))
-    alone, together = ([*InProcess(assembly.client, 12, stack=s).ask(range(12), request)] for s in stacks)
+    stacks = (0, 5)
+    alone, together = ([*InProcess(with_stack(assembly, s).clients).ask(range(12), request)] for s in stacks)
     assert [a.client for a in together] == list(range(12))
     assert [a for a in together if isinstance(a, Failure)] == [a for a in alone if isinstance(a, Failure)]
     assert [a.client for a in together if isinstance(a, Failure)] == [4]
@@ -160,7 +139,7 @@ def test_a_client_that_cannot_train_fails_alone_and_the_others_answer() -> None:
 def test_an_error_in_a_group_is_a_failure_of_its_clients_only() -> None:
     assembly = assemble(experiment())
     request = Train(0, replace(assembly.initial(), params={}), 0.1)
-    answers = list(InProcess(assembly.client, 12, stack=Stack(assembly.bench, 5)).ask(range(12), request))
+    answers = list(InProcess(with_stack(assembly, 5).clients).ask(range(12), request))
     assert [a.client for a in answers] == list(range(12))
     assert all(isinstance(a, Failure) for a in answers)
 
@@ -180,22 +159,6 @@ def test_methods_that_remember_or_train_in_phases_are_refused(changes: dict[str,
         experiment(stack=-1)
 
 
-def test_models_with_batch_statistics_or_unknown_layers_are_refused() -> None:
-    with pytest.raises(ConfigError, match="BatchNorm2d"):
-        stacked(SmallNet(norm="batch").build((1, 8, 8)), 2)
-    with pytest.raises(ConfigError, match="Dropout"):
-        stacked(nn.Sequential(nn.Linear(8, 8), nn.Dropout()), 2)
-
-
-def test_a_parameter_in_two_places_is_refused() -> None:
-    layer = nn.Linear(16, 16)
-    encoder = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), layer, nn.ReLU(), layer)
-    head = Learned().build(10, 16, 0)
-    bench = Workbench(Classifier(encoder, head, num_classes=10, normalize=False))
-    with pytest.raises(ConfigError, match="every parameter once"):
-        Stack(bench, 2)
-
-
 @pytest.mark.parametrize(
     ("size", "changes"),
     [
@@ -203,7 +166,7 @@ def test_a_parameter_in_two_places_is_refused() -> None:
         (10, {"cohort": None}),
         (2, {"cohort": 2}),
         (0, {"cohort": 1}),
-        (7, {"model": SPHERE, "loss": MeanSquares()}),
+        (7, {"model": SPHERE, "loss": MeanSquaredError()}),
         (0, {"model": Model(encoder=Mlp(widths=(256, 256)))}),
         (0, {"model": Model(encoder=SmallNet(norm="group"))}),
         (0, {"algorithm": scaffold()}),
@@ -216,18 +179,18 @@ def test_a_parameter_in_two_places_is_refused() -> None:
 def test_where_nobody_says_tiny_models_are_stacked(size: int, changes: dict[str, object]) -> None:
     assembly = assemble(experiment(**changes))
     assert assembly.experiment.stack == size
-    stack = assembly.stack()
+    stack = assembly.local_model.stacked
     assert (0 if stack is None else stack.size) == size
 
 
 def test_a_run_keeps_the_number_and_goes_on_with_it(tmp_path: Path) -> None:
     e = experiment(rounds=3)
     whole = run_to_end(e, tmp_path / "whole")
-    assert read(tmp_path / "whole").stack == 7
+    assert read_experiment(tmp_path / "whole").stack == 7
     rounds = run(e, tmp_path / "stopped")
     next(rounds)
     rounds.close()  # type: ignore[attr-defined]
-    for again in (e, read(tmp_path / "stopped")):  # as it was asked for, and as it was stored
+    for again in (e, read_experiment(tmp_path / "stopped")):  # as it was asked for, and as it was stored
         resumed = run_to_end(again, tmp_path / "stopped", resume=True)
         assert resumed["weights_sha256"] == whole["weights_sha256"]
     with pytest.raises(RunError, match="stack: 7 → 0"):
@@ -242,30 +205,31 @@ def test_a_run_keeps_its_number_when_another_is_suggested_by_now(
     rounds = run(e, tmp_path / "stopped")
     next(rounds)
     rounds.close()  # type: ignore[attr-defined]
-    monkeypatch.setattr(stacking, "TOGETHER", 3)
+    monkeypatch.setattr(stacked_model, "GROUP_SIZE", 3)
     assert run_to_end(e, tmp_path / "stopped", resume=True)["weights_sha256"] == whole["weights_sha256"]
     for _ in run(replace(e, calibration=Ffc()), tmp_path / "calibrated", trained=tmp_path / "whole"):
         pass
-    assert read(tmp_path / "calibrated").stack == 7
+    assert read_experiment(tmp_path / "calibrated").stack == 7
 
 
 def test_a_group_that_only_fails_together_is_told_of() -> None:
     assembly = assemble(experiment())
-    stack = Stack(assembly.bench, 12)
-    stack.params = dict(list(stack.params.items())[1:])  # ours, not a client's
+    stacked = with_stack(assembly, 12)
+    assert stacked.local_model.stacked is not None
+    stacked.local_model.stacked.deltas = None  # type: ignore[assignment] # our error, not a client's
     request = Train(0, assembly.initial(), 0.1)
     with pytest.warns(UserWarning, match="were not stacked, but trained one by one"):
-        answers = list(InProcess(assembly.client, 12, stack=stack).ask(range(12), request))
+        answers = list(InProcess(stacked.clients).ask(range(12), request))
     assert not [a for a in answers if isinstance(a, Failure)]
 
 
 def test_a_stack_trains_against_the_head_that_is_sent() -> None:
-    assembly = in_double(assemble(experiment(model=SPHERE, loss=MeanSquares())))
+    assembly = in_double(assemble(experiment(model=SPHERE, loss=MeanSquaredError())))
     head = torch.nn.functional.normalize(torch.randn(10, 16, dtype=torch.float64), dim=1)
     for model in (assembly.initial().with_head(head), assembly.initial()):  # and puts its own back
         request = Train(0, model, 0.1)
-        stacks = (None, Stack(assembly.bench, 12))
-        alone, together = ([*InProcess(assembly.client, 12, stack=s).ask(range(12), request)] for s in stacks)
+        stacks = (0, 12)
+        alone, together = ([*InProcess(with_stack(assembly, s).clients).ask(range(12), request)] for s in stacks)
         for one, other in zip(alone, together, strict=True):
             assert isinstance(one, TrainReply)
             assert isinstance(other, TrainReply)
@@ -293,10 +257,10 @@ def test_any_chain_of_plain_layers_is_stacked(encoder: nn.Module, learned: bool)
     head = (Learned() if learned else FixedRandom()).build(10, 6, 0)
     model = Classifier(copy.deepcopy(encoder), head, num_classes=10, normalize=not learned).double()
     assembly = in_double(assemble(experiment()))
-    assembly = Assembly(assembly.experiment, assembly.dataset, assembly.partition, Workbench(model))
+    assembly = Assembly(assembly.experiment, assembly.dataset, assembly.partition, LocalModel(model))
     request = Train(0, assembly.initial(), 0.1)
-    alone = [*InProcess(assembly.client, 12).ask(range(12), request)]
-    by_chain = train_together(Stack(assembly.bench, 12), [assembly.client(k) for k in range(12)], request)
+    alone = [*InProcess(assembly.clients).ask(range(12), request)]
+    by_chain = [*InProcess(with_stack(assembly, 12).clients).ask(range(12), request)]
     for one, other in zip(alone, by_chain, strict=True):
         assert isinstance(one, TrainReply)
         for name, delta in one.delta.items():
@@ -304,12 +268,4 @@ def test_any_chain_of_plain_layers_is_stacked(encoder: nn.Module, learned: bool)
 
 
 def test_clients_apart_train_one_by_one_unless_told_otherwise() -> None:
-    assert (experiment().apart().stack, experiment(stack=4).apart().stack) == (0, 4)
-
-
-def test_the_largest_clients_are_begun_with() -> None:
-    assembly = assemble(experiment())
-    order = list(largest_first([[number] for number in range(12)], assembly.partition.parts))
-    sizes = [len(assembly.partition.parts[number]) for number in order]
-    assert sizes == sorted(sizes, reverse=True)
-    assert sorted(order) == list(range(12))
+    assert (experiment().unstacked().stack, experiment(stack=4).unstacked().stack) == (0, 4)

@@ -349,8 +349,8 @@ def test_duplicated_features_take_the_path_over_eigenvectors_and_say_so() -> Non
     assert (plain.path, plain.rank, plain.dropped) == ("cholesky", 6, 0)
     assert (doubled.path, doubled.rank, doubled.dropped) == ("eigh", 6, 6)
     assert torch.allclose(doubled.weight[:, :6], doubled.weight[:, 6:], atol=1e-10)  # minimum norm shares alike
-    assert doubled.facts()["path"] == "eigh"
-    assert doubled.facts().keys() == {"path", "rcond", "rank", "dropped", "ridge"}
+    assert doubled.summary()["path"] == "eigh"
+    assert doubled.summary().keys() == {"path", "rcond", "rank", "dropped", "ridge"}
 
 
 def test_dead_features_are_dropped_and_the_others_solved_as_if_they_were_alone() -> None:
@@ -578,3 +578,21 @@ def test_taking_out_a_client_that_was_never_added_is_refused() -> None:
     with pytest.raises(CalibrationError, match="subtracted"):
         (b - a).solve()
     assert (a + b - a).solve().rank == 6
+
+
+def test_zero_is_the_empty_sum() -> None:
+    one = statistics(hyperspherical(nn.Identity(), 3, dim=8), [(torch.randn(5, 8), torch.arange(5) % 3)])
+    assert one + 0 == 0 + one == one - 0 == sum([one]) == one
+    for wrong in (1, 0.0, False, None, "0"):
+        with pytest.raises(TypeError):
+            one + wrong  # type: ignore[operator]
+
+
+def test_statistics_and_solutions_show_sizes_and_not_tensors() -> None:
+    one = statistics(
+        hyperspherical(nn.Identity(), 3, dim=8),
+        [(torch.cat([torch.randn(20, 8), torch.zeros(1, 8)]), torch.arange(21) % 3)],
+    )
+    assert repr(one) == "Statistics(20 examples, 1 zero vectors, 8 features, 3 classes)"
+    assert repr(one.solve(0.5)).startswith("Solution(3 classes × 8 features by cholesky, rank 8, rcond ")
+    assert repr(one.solve(0.5)).endswith(", ridge 0.5)")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from spherefed.calibration import Context, Ffc, FfcGcv
+from spherefed.calibration import Context, Ffc, FfcGcv, gcv
 from spherefed.calibration.ffc import Accumulator, truncated_unit_rows
 from spherefed.calibration.gcv import choose_ridge
 
@@ -50,6 +50,19 @@ def test_the_leave_one_out_oracle_leaves_one_out():
         weight = np.linalg.solve(gram, rows[others].T @ targets[others])
         errors.append(((targets[i] - rows[i] @ weight) ** 2).sum())
     assert leave_one_out(rows, targets, 0.3) == pytest.approx(np.mean(errors), rel=1e-9)
+
+
+def test_scores_of_fewer_examples_than_features_are_the_dual_form_however_small_the_ridge():
+    """GCV = n ‖(K + λI)⁻¹Y‖² / tr((K + λI)⁻¹)²  with K = ZZᵀ: λ² cancels, so nothing vanishes as λ → 0."""
+    rng = np.random.default_rng(0)
+    n, dim, num_classes = 12, 30, 3
+    features, labels = rng.standard_normal((n, dim)), rng.integers(num_classes, size=n)
+    rows, targets = unit_rows(features, labels, num_classes)
+    spectrum = gcv._Spectrum.of(measured(features, labels, num_classes))
+    for ridge in 10.0 ** np.arange(-10, 2):
+        inverse = np.linalg.inv(rows @ rows.T + ridge * np.eye(n))
+        expected = n * ((inverse @ targets) ** 2).sum() / np.trace(inverse) ** 2
+        assert spectrum.gcv(ridge) == pytest.approx(expected, rel=1e-6)
 
 
 def test_scores_are_the_formula_on_pooled_data():
@@ -119,7 +132,7 @@ def test_the_calibration_solves_with_the_chosen_ridge_and_says_so():
     context = Context(head=torch.zeros(num_classes, features.shape[1]), seed=0, round=1)
     total = FfcGcv().merge(None, statistics.tensors(), context)
     solved = FfcGcv().solve(total, context)
-    ridge = solved.facts()["ridge"]
-    assert ridge in solved.facts()["grid"]
-    assert len(solved.facts()["gcv"]) == len(solved.facts()["grid"])
+    ridge = solved.summary()["ridge"]
+    assert ridge in solved.summary()["grid"]
+    assert len(solved.summary()["gcv"]) == len(solved.summary()["grid"])
     assert torch.equal(solved.weight, Ffc(ridge=ridge).solve(total, context).weight)

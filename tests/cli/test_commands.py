@@ -1,6 +1,7 @@
 """The command line as a user meets it: right answers, one-line errors, exit codes, Ctrl-C, resume."""
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -13,6 +14,8 @@ from pathlib import Path
 import pytest
 
 from spherefed.cli import main
+from spherefed.errors import CalibrationError, ConfigError, DataError, EngineError, FederationError, RunError
+from spherefed.runs.loading import load
 
 SMALL = ["--set", "rounds=2", "--set", "local.epochs=1", "--set", "data.examples=200"]
 
@@ -54,12 +57,13 @@ def test_help_of_every_command_shows_an_example(spherefed: Command) -> None:
         assert f"spherefed {name}" in shown.split("Examples:")[1]
 
 
+@pytest.mark.slow
 def test_a_run_imports_nothing_that_it_does_not_need(tmp_path: Path) -> None:
     code = f"""
 import sys
 from pathlib import Path
 from spherefed.recipes import RECIPES
-from spherefed.runner import run
+from spherefed.runs.runner import run
 rounds = run(RECIPES["digits"](), Path({str(tmp_path / "run")!r}))
 next(rounds)
 rounds.close()
@@ -69,7 +73,7 @@ print(*{{"matplotlib", "sklearn", "scipy", "sympy", "torch._dynamo", "torch._ind
     assert ended.stdout.split() == []
 
 
-def test_pace_options_are_short_for_settings(spherefed: Command) -> None:
+def test_performance_options_are_short_for_settings(spherefed: Command) -> None:
     # Batches of 4,096 are never full, so nothing is compiled.
     settings = [*SMALL, "--set", "local.batch_size=4096"]
     short = spherefed("run", "digits", "--compile", "--precision", "fp32", "--out", "short", *settings)
@@ -83,16 +87,19 @@ def test_help_does_not_import_torch() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+@pytest.mark.slow
 def test_a_run_can_be_made_evaluated_reported_and_run_again(spherefed: Command, tmp_path: Path) -> None:
     made = spherefed("run", "digits", *SMALL, "--set", "calibration=ffc", "--out", "a")
     assert made.returncode == 0, made.stderr
-    assert "FedAvg + FFC" in made.stdout
+    accuracy = json.loads((tmp_path / "a" / "result.json").read_text())["accuracy"]
+    for stage, values in accuracy.items():
+        assert f"{stage} {values['global_model/global_test']:.2%}" in made.stdout
     again = spherefed("run", "a", "--out", "b")
     assert again.returncode == 0, again.stderr
     first, second = (json.loads((tmp_path / run / "result.json").read_text()) for run in "ab")
     assert first["weights_sha256"] == second["weights_sha256"]
     evaluated = spherefed("evaluate", "a", "--data", "digits").stdout
-    correct, total = map(int, re.findall(r"(\d+) of (\d+) right", evaluated)[0])
+    correct, total = map(int, re.findall(r"(\d+) of (\d+) correct", evaluated)[0])
     assert correct / total == first["accuracy"]["calibrated"]["global_model/global_test"]
     assert spherefed("evaluate", "a", "--data", "digits", "--device", "nonsense").returncode == 2
     unwritable = spherefed("report", "a", "--out", "a")
@@ -103,6 +110,7 @@ def test_a_run_can_be_made_evaluated_reported_and_run_again(spherefed: Command, 
     assert (tmp_path / "page.html").read_text().lstrip().startswith("<!")
 
 
+@pytest.mark.slow
 def test_a_comparison_shares_the_training_that_two_methods_have_in_common(spherefed: Command, tmp_path: Path) -> None:
     made = spherefed("compare", "digits", *SMALL, "--seeds", "2", "--out", "c")
     assert made.returncode == 0, made.stderr
@@ -139,7 +147,9 @@ def test_a_comparison_shares_the_training_that_two_methods_have_in_common(sphere
         (["compare", "digits", "--set", "model.head=etf"], "fedavg:model.head=etf"),
         (["tune", "digits", "--with", "ffc"], "leave them out"),
         (["report", "nowhere"], "nowhere"),
-        (["evaluate", "nowhere", "--data", "digits"], "not a finished run"),
+        (["evaluate", "nowhere", "--data", "digits"], "nowhere is not a run directory: there is no such folder"),
+        (["export", "nowhere", "model.safetensors"], "nowhere is not a run directory: there is no such folder"),
+        (["export", "nowhere", "model.onnx"], "must end in .safetensors"),
         (["tune", "digits", "--grid", "local.lr=1,2"], "at least three"),
         (["data", "check", "cifar"], "did you mean 'cifar"),
         (["data", "check", "cifar100", "--data-root", "empty"], "spherefed data get cifar100"),
@@ -158,6 +168,7 @@ def test_bad_input_ends_in_one_line_and_exit_code_2(
     assert ended.stderr.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_ctrl_c_leaves_a_checkpoint_and_resume_ends_with_the_same_weights(spherefed: Command, tmp_path: Path) -> None:
     # Long enough to be interrupted on a fast machine.
     settings = ["--set", "rounds=40", "--set", "local.epochs=5", "--set", "data.examples=400"]
@@ -193,6 +204,49 @@ def test_ctrl_c_leaves_a_checkpoint_and_resume_ends_with_the_same_weights(sphere
     assert results[0]["weights_sha256"] == results[1]["weights_sha256"]
 
 
+def test_sigterm_leaves_a_checkpoint_and_exits_with_143(spherefed: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    kill = lambda *_: os.kill(os.getpid(), signal.SIGTERM)  # noqa: E731
+    monkeypatch.setattr("spherefed.api.progress_view.ProgressView.advance", kill)
+    ended = spherefed("run", "digits", *SMALL, "--out", "cut")
+    assert ended.returncode == 143
+    assert "to continue, give the same command with --out cut --resume" in ended.stderr
+    assert ended.stderr.splitlines()[-1] == "terminated"
+    assert signal.getsignal(signal.SIGTERM) == before
+    assert json.loads(Path("cut/rounds.jsonl").read_text().splitlines()[-1])["round"] == 0
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (FederationError("too few clients answered"), 1),
+        (CalibrationError("no head"), 1),
+        (EngineError("no cluster"), 1),
+        (ConfigError("rounds must be positive"), 2),
+        (DataError("no images"), 2),
+        (RunError("no run"), 2),
+    ],
+)
+def test_failures_while_running_exit_with_1_and_wrong_input_with_2(
+    spherefed: Command, monkeypatch: pytest.MonkeyPatch, error: Exception, code: int
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr("spherefed.runs.runner.run", fail)
+    ended = spherefed("run", "digits")
+    assert (ended.returncode, ended.stderr) == (code, f"error: {error}\n")
+
+
+def test_a_model_is_exported_with_a_card(spherefed: Command) -> None:
+    assert spherefed("run", "digits", *SMALL, "--out", "runs/a").returncode == 0
+    done = spherefed("export", "runs/a", "model.safetensors", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["card"] == "model.md"
+    assert load("model.safetensors").num_classes == 10
+    assert "runs/a" in spherefed("evaluate", "runs", "--data", "digits").stderr  # a folder of runs names one
+
+
 def test_a_partition_is_drawn_exported_and_used_by_a_run(spherefed: Command, tmp_path: Path) -> None:
     drawn = spherefed("partition", "digits", "--figure", "p.png", "--export", "p.json")
     assert drawn.returncode == 0, drawn.stderr
@@ -205,6 +259,7 @@ def test_a_partition_is_drawn_exported_and_used_by_a_run(spherefed: Command, tmp
     assert runs[0]["weights_sha256"] == runs[1]["weights_sha256"]
 
 
+@pytest.mark.slow
 def test_what_is_set_for_all_methods_reaches_all_methods(spherefed: Command, tmp_path: Path) -> None:
     settings = ["--set", "algorithm.prox_mu=0.5", "--set", "local.lr=0.05", "--set", "fedprox+spherefed:local.lr=0.4"]
     made = spherefed("compare", "--base", "fedprox", *SMALL, *settings, "--seeds", "1", "--out", "c")
@@ -220,18 +275,37 @@ def test_what_is_set_for_all_methods_reaches_all_methods(spherefed: Command, tmp
     }
 
 
+@pytest.mark.slow
 def test_untuned_methods_beside_tuned_ones_are_named(spherefed: Command) -> None:
     made = spherefed("compare", "digits", "--with", "babu,spherefed", *SMALL, "--seeds", "1", "--out", "c")
     assert "not tuned: fedavg+babu (local.lr 0.1)" in made.stderr
 
 
-def test_a_full_disk_is_one_line(spherefed: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    from spherefed import files
-
+@pytest.mark.parametrize("flush", ["os.fsync", "_flush"])
+def test_a_disk_that_is_full_at_the_start_or_at_a_later_checkpoint_is_one_line(
+    spherefed: Command, monkeypatch: pytest.MonkeyPatch, flush: str
+) -> None:
     def full(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(files.os, "fsync", full)
-    ended = spherefed("run", "digits", *SMALL, "--out", "run")
-    assert ended.returncode == 2
+    monkeypatch.setattr(f"spherefed.files.{flush}", full)  # new files are flushed by the first, old ones by the second
+    ended = spherefed("run", "digits", *SMALL, "--set", "rounds=4", "--out", "run")
+    assert ended.returncode == 1
     assert ended.stderr.splitlines()[-1] == "error: No space left on device"
+    assert Path("run/checkpoint.safetensors").exists() == (flush == "_flush")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_shells_can_complete_commands_and_options(
+    spherefed: Command, monkeypatch: pytest.MonkeyPatch, shell: str
+) -> None:
+    monkeypatch.setenv("_SPHEREFED_COMPLETE", f"{shell}_source")
+    script = spherefed().stdout
+    assert f"_SPHEREFED_COMPLETE={shell}_complete" in script
+    monkeypatch.setenv("_SPHEREFED_COMPLETE", f"{shell}_complete")
+    monkeypatch.setenv("COMP_WORDS", "spherefed ev")
+    monkeypatch.setenv("COMP_CWORD", "ev" if shell == "fish" else "1")
+    assert "evaluate" in spherefed().stdout
+    monkeypatch.setenv("COMP_WORDS", "spherefed compare --jo")
+    monkeypatch.setenv("COMP_CWORD", "--jo" if shell == "fish" else "2")
+    assert "--jobs" in spherefed().stdout

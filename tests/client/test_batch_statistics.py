@@ -11,34 +11,37 @@ import pytest
 import torch
 from torch import nn
 
-from spherefed.algorithms import lg_fedavg, moon
 from spherefed.assembly import assemble
-from spherefed.batch_statistics import BatchStatistics, measure_moments, no_moments, pooled_statistics
 from spherefed.calibration import Ffc
+from spherefed.client.batch_statistics import BatchStatistics, measure_moments, no_moments, pooled_statistics
+from spherefed.client.evaluation import GLOBAL_TEST, PERSONAL_TEST_BY_CLIENTS, PERSONAL_TEST_BY_SAMPLES
+from spherefed.client.local_model import LocalModel
+from spherefed.client.training import LocalTraining
 from spherefed.data.examples import Examples
 from spherefed.data.partition import Dirichlet, Stored
 from spherefed.data.partition_file import write_parts
 from spherefed.engines.local import InProcess
 from spherefed.errors import ConfigError, RunError
-from spherefed.evaluation import GLOBAL_TEST, PERSONAL_TEST_BY_CLIENTS, PERSONAL_TEST_BY_SAMPLES
 from spherefed.experiment import Data, Experiment, Model
-from spherefed.federation import federate, opening
 from spherefed.files import read_tensors
-from spherefed.gathering import reestimate
 from spherefed.losses import CrossEntropy
 from spherefed.messages import Failure, Reestimate, ReestimateReply, Reply, Request, TrainReply
 from spherefed.nn.classifier import Classifier
 from spherefed.nn.encoders import SmallNet
 from spherefed.nn.heads import Learned
 from spherefed.recipes.methods import OVERLAYS, methods
-from spherefed.report.reading import read_runs
+from spherefed.report.run_files import read_runs
 from spherefed.report.summary import summarize
 from spherefed.rng import Purpose, stream
-from spherefed.runner import Engine, load, run, run_to_end
-from spherefed.runs import RunDirectory, read_lines
+from spherefed.runs.directory import RunDirectory
+from spherefed.runs.loading import load
+from spherefed.runs.round_log import read_lines
+from spherefed.runs.runner import Engine, run, run_to_end
+from spherefed.server.algorithms import lg_fedavg, moon
+from spherefed.server.collection import reestimate
+from spherefed.server.federation import federate, train_request
 from spherefed.tensors import Tensors
-from spherefed.training import LocalTraining, train
-from spherefed.workbench import Workbench
+from support.small import handle_one, train_one
 
 CPU = torch.device("cpu")
 
@@ -60,11 +63,11 @@ def numbered(num: int) -> Examples:
     return Examples(torch.arange(num, dtype=torch.float32)[:, None], torch.zeros(num, dtype=torch.int64))
 
 
-def dense_bench() -> Workbench:
+def dense_bench() -> LocalModel:
     """BatchNorm on flat features: the layer that torch refuses to train on one example."""
     torch.manual_seed(0)
     encoder = nn.Sequential(nn.Linear(1, 8), nn.BatchNorm1d(8), nn.ReLU())
-    return Workbench(Classifier(encoder, Learned().build(3, 8, 0), num_classes=3, normalize=False))
+    return LocalModel(Classifier(encoder, Learned().build(3, 8, 0), num_classes=3, normalize=False))
 
 
 # Batches of one
@@ -74,7 +77,7 @@ def dense_bench() -> Workbench:
 @pytest.mark.parametrize("smallest", [1, 2, 3])
 def test_a_last_batch_that_is_too_small_joins_the_one_before(num: int, smallest: int) -> None:
     order = np.random.default_rng(0)
-    batches = [x[:, 0].tolist() for x, _ in numbered(num).epoch(4, order, device=CPU, smallest=smallest)]
+    batches = [x[:, 0].tolist() for x, _ in numbered(num).epoch(4, order, device=CPU, min_batch_size=smallest)]
     assert sorted(chain(*batches)) == (list(range(num)) if num >= smallest else [])
     assert all(len(batch) == 4 for batch in batches[:-1])
     assert all(smallest <= len(batch) < 4 + smallest for batch in batches)
@@ -87,11 +90,13 @@ def test_a_last_batch_that_is_too_small_joins_the_one_before(num: int, smallest:
 @pytest.mark.parametrize(("num", "steps"), [(0, 0), (1, 0), (2, 2), (4, 2), (5, 2), (6, 4)])
 def test_batch_norm_trains_whatever_the_number_of_examples(num: int, steps: int) -> None:
     local = LocalTraining(lr=0.1, epochs=2, batch_size=4)
-    bench = dense_bench()
-    before = bench.read()
-    trained = train(bench, numbered(num), local=local, loss=CrossEntropy(), lr=0.1, order=np.random.default_rng(0))
+    local_model = dense_bench()
+    before = local_model.state()
+    trained = train_one(
+        local_model, numbered(num), local=local, loss=CrossEntropy(), lr=0.1, order=np.random.default_rng(0)
+    )
     assert trained.num_steps == steps
-    assert (bench.read().digest() == before.digest()) is (steps == 0)
+    assert (local_model.state().digest() == before.digest()) is (steps == 0)
 
 
 def test_a_client_with_one_example_counts_as_one_without_under_batch_norm(tmp_path: Path) -> None:
@@ -103,8 +108,8 @@ def test_a_client_with_one_example_counts_as_one_without_under_batch_norm(tmp_pa
     result = run_to_end(e, tmp_path / "run")
     assert np.isfinite(list(result["accuracy"]["calibrated"].values())).all()
     assert [line["num_examples"] for line in read_lines(tmp_path / "run" / "rounds.jsonl")] == [59, 59]
-    refused = read_lines(tmp_path / "run" / "ledger.jsonl")
-    assert [(line["client"], line["round"]) for line in refused] == [(0, 2)]  # its statistics would reveal it
+    rejected = read_lines(tmp_path / "run" / "rejections.jsonl")
+    assert [(line["client"], line["round"]) for line in rejected] == [(0, 2)]  # its statistics would reveal it
     group = replace(e, model=Model(encoder=SmallNet(norm="group")))
     run_to_end(group, tmp_path / "group")
     assert [line["num_examples"] for line in read_lines(tmp_path / "group" / "rounds.jsonl")] == [60, 60]
@@ -115,9 +120,9 @@ def test_a_federation_of_single_examples_moves_nothing_under_batch_norm(tmp_path
     e = experiment(data=Data(examples=3), partition=Stored(path=str(tmp_path / "parts.json"), clients=3))
     assembly = assemble(e)
     initial = assembly.initial()
-    for done in federate(InProcess(assembly.client, 3), initial, assembly.plan()):
+    for done in federate(InProcess(assembly.clients), initial, assembly.plan()):
         assert done.num_examples == 0
-        assert not done.refused
+        assert not done.rejected
         assert done.model.digest() == initial.digest()
 
 
@@ -148,10 +153,10 @@ def statistics_in(tensors: Tensors) -> dict[str, torch.Tensor]:
 def test_averaged_statistics_are_the_weighted_mean_of_the_clients() -> None:
     assembly = assemble(experiment(rounds=1))
     initial, plan = assembly.initial(), assembly.plan()
-    (done,) = federate(InProcess(assembly.client, 4), initial, plan)
+    (done,) = federate(InProcess(assembly.clients), initial, plan)
     sizes, theirs = [], []
     for number in range(4):
-        reply, _ = assembly.client(number).handle(opening(plan, 0, initial, {}), None)
+        reply, _ = handle_one(assembly.clients[number], train_request(plan, 0, initial, {}), None)
         assert isinstance(reply, TrainReply)
         sizes.append(reply.num_examples)
         theirs.append(reply.buffers)
@@ -166,21 +171,21 @@ def test_integer_buffers_never_travel(policy: BatchStatistics, tmp_path: Path) -
     model = Model(encoder=SmallNet(norm="batch"), batch_statistics=policy)
     run_to_end(experiment(model=model, data=Data(examples=200, held_out=0.2)), tmp_path / "run")
     for file in (tmp_path / "run").glob("**/*.safetensors"):
-        if not file.name.startswith("partition"):
+        if not file.name.startswith(("partition", "diagnostics")):  # indices and counts, which are never sent
             assert all(t.is_floating_point() for t in read_tensors(file)[0].values()), file
 
 
 def test_step_counters_do_not_outlive_a_client() -> None:
     """Without momentum torch divides by the counter, so a client would depend on who used the bench before it."""
-    bench = dense_bench()
-    layer = bench.classifier.encoder[1]
+    local_model = dense_bench()
+    layer = local_model.classifier.encoder[1]
     assert isinstance(layer, nn.BatchNorm1d)
     layer.momentum = None
-    initial, local, states = bench.read(), LocalTraining(lr=0.1, epochs=1, batch_size=4), []
+    initial, local, states = local_model.state(), LocalTraining(lr=0.1, epochs=1, batch_size=4), []
     for _ in range(2):
-        bench.lay(initial)
-        train(bench, numbered(9), local=local, loss=CrossEntropy(), lr=0.1, order=np.random.default_rng(0))
-        states.append(bench.read().digest())
+        local_model.load_state(initial)
+        train_one(local_model, numbered(9), local=local, loss=CrossEntropy(), lr=0.1, order=np.random.default_rng(0))
+        states.append(local_model.state().digest())
     assert states[0] == states[1]
 
 
@@ -197,11 +202,12 @@ def test_local_statistics_stay_with_the_client_and_are_used_there(tmp_path: Path
     for name, tensor in first.items():
         if tensor.is_floating_point():
             assert torch.equal(tensor, second[name]) is (name not in statistics_in(first)), name
-    memory = RunDirectory(tmp_path / "run").memory().load(0, before=2)
+    memory = RunDirectory(tmp_path / "run").client_states().load(0, before=2)
     assert memory is not None
     assert set(memory) == {f"private.{name}" for name in statistics_in(first)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [local_statistics, reestimated_statistics], ids=["local", "reestimate"])
 def test_workers_and_a_resumed_run_give_the_same_bits(make: Callable[..., Experiment], tmp_path: Path) -> None:
     e = make(rounds=3, cohort=3, algorithm=moon())
@@ -218,20 +224,20 @@ def test_workers_and_a_resumed_run_give_the_same_bits(make: Callable[..., Experi
 
 def test_reestimation_pools_the_first_layer_exactly_and_deeper_ones_as_they_were_fed() -> None:
     assembly = assemble(reestimated_statistics(rounds=1))
-    fleet, initial = InProcess(assembly.client, 4), assembly.initial()
+    fleet, initial = InProcess(assembly.clients), assembly.initial()
     (done,) = federate(fleet, initial, assembly.plan())
     found = reestimate(fleet, done.model, 1)
-    assert not found.refused
+    assert not found.rejected
     assert found.model.params is done.model.params
     # By hand, with torch's own layers: what each BatchNorm is given, all clients' batches one after the other.
-    assembly.bench.lay(done.model)
-    encoder = assembly.bench.classifier.encoder.train()
+    assembly.local_model.load_state(done.model)
+    encoder = assembly.local_model.classifier.encoder.train()
     assert isinstance(encoder, nn.Sequential)
     fed: dict[int, list[torch.Tensor]] = {i: [] for i, layer in enumerate(encoder) if isinstance(layer, nn.BatchNorm2d)}
     with torch.no_grad():
         for number in range(4):
             order = stream(0, Purpose.REESTIMATE, 1, number)
-            for x, _ in assembly.client(number).examples.epoch(16, order, device=CPU, smallest=2):
+            for x, _ in assembly.clients[number].examples.epoch(16, order, device=CPU, min_batch_size=2):
                 maps = x
                 for i, layer in enumerate(encoder):
                     if i in fed:
@@ -252,7 +258,7 @@ def test_reestimation_does_not_depend_on_how_examples_are_divided_in_the_first_l
     found = []
     for clients in (1, 7):
         assembly = assemble(reestimated_statistics(partition=Dirichlet(alpha=0.5, clients=clients, min_size=2)))
-        found.append(reestimate(InProcess(assembly.client, clients), assembly.initial(), 0).model.buffers)
+        found.append(reestimate(InProcess(assembly.clients), assembly.initial(), 0).model.buffers)
     for name in ("encoder.1.running_mean", "encoder.1.running_var"):
         torch.testing.assert_close(found[0][name], found[1][name], rtol=1e-6, atol=1e-7)
 
@@ -260,13 +266,13 @@ def test_reestimation_does_not_depend_on_how_examples_are_divided_in_the_first_l
 def test_random_layers_rest_while_moments_are_measured() -> None:
     torch.manual_seed(0)
     encoder = nn.Sequential(nn.Dropout(0.5), nn.Linear(1, 8), nn.BatchNorm1d(8))
-    bench = Workbench(Classifier(encoder, Learned().build(3, 8, 0), num_classes=3, normalize=False))
+    local_model = LocalModel(Classifier(encoder, Learned().build(3, 8, 0), num_classes=3, normalize=False))
     batches = list(numbered(9).in_order(9, device=CPU))
-    moments = [measure_moments(bench.classifier, batches, bench.shared_buffers) for _ in range(2)]
+    moments = [measure_moments(local_model.classifier, batches, local_model.shared_buffers) for _ in range(2)]
     assert all(torch.equal(moments[0][name], tensor) for name, tensor in moments[1].items())
     expected = encoder[1](batches[0][0]).detach().double()
     torch.testing.assert_close(moments[0]["encoder.2.sum"], expected.sum(dim=0))
-    assert not any(layer._forward_pre_hooks for layer in bench.classifier.modules())
+    assert not any(layer._forward_pre_hooks for layer in local_model.classifier.modules())
 
 
 def test_statistics_of_nobody_stay_as_they_are() -> None:
@@ -297,7 +303,7 @@ def test_the_run_reports_what_reestimation_costs_and_evaluates_after_it(tmp_path
 def test_moments_that_cannot_be_are_refused() -> None:
     assembly = assemble(reestimated_statistics())
     initial, num = assembly.initial(), 4
-    honest = InProcess(assembly.client, num)
+    honest = InProcess(assembly.clients)
 
     class Liars:
         clients = range(num)
@@ -313,12 +319,12 @@ def test_moments_that_cannot_be_are_refused() -> None:
                 yield replace(reply, moments=dict(reply.moments) | changes.get(reply.client, {}))
 
     found = reestimate(Liars(), initial, 0)
-    assert [(r.client, r.cause) for r in found.refused] == [
+    assert [(r.client, r.cause) for r in found.rejected] == [
         (0, "'encoder.1.square_sum' is negative"),
         (1, "'encoder.1.sum' is not finite"),
         (2, "'encoder.1.sum' has dtype torch.float32, expected torch.float64"),
     ]
-    alone, _ = assembly.client(3).handle(Reestimate(0, initial), None)
+    alone, _ = handle_one(assembly.clients[3], Reestimate(0, initial), None)
     assert isinstance(alone, ReestimateReply)
     expected = pooled_statistics(alone.moments, initial.buffers)
     assert all(torch.equal(found.model.buffers[n], t) for n, t in expected.items())
@@ -348,7 +354,8 @@ def test_a_policy_without_batch_norm_is_refused_before_round_one(policy: BatchSt
 
 
 def test_a_comparison_keeps_the_policy_for_every_method() -> None:
-    built = methods(reestimated_statistics(), "fedavg", list(OVERLAYS), {})
+    trained = [overlay for overlay in OVERLAYS if overlay != "one-shot"]
+    built = methods(reestimated_statistics(), "fedavg", trained, {})
     assert {e.model.batch_statistics for e in built.values()} == {"reestimate"}
 
 

@@ -9,18 +9,18 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from small import assembled, blobs, in_process
+from spherefed.client.local_model import LocalModel
+from spherefed.client.training import LocalTraining, effective_steps
 from spherefed.data.examples import Examples
 from spherefed.data.partition import Iid
 from spherefed.errors import ConfigError
-from spherefed.federation import federate
-from spherefed.losses import CrossEntropy, MeanSquares
+from spherefed.losses import CrossEntropy, MeanSquaredError
 from spherefed.messages import Train, TrainReply
 from spherefed.nn.classifier import Classifier
 from spherefed.nn.heads import Learned, Orthonormal
 from spherefed.rng import Purpose, stream
-from spherefed.training import LocalTraining, effective_steps, train
-from spherefed.workbench import Workbench
+from spherefed.server.federation import federate
+from support.small import assembled, blobs, handle_one, in_process, train_one
 
 
 def classifier() -> Classifier:
@@ -63,8 +63,8 @@ def test_local_training_equals_torchs_sgd_to_the_bit(momentum: float, weight_dec
     local = LocalTraining(lr=0.3, epochs=3, batch_size=16, momentum=momentum, weight_decay=weight_decay)
     examples = blobs(num_train=90).train  # 5 whole batches and one of 10
     ours, theirs = classifier(), classifier()
-    trained = train(
-        Workbench(ours), examples, local=local, loss=CrossEntropy(), lr=local.lr, order=stream(1, Purpose.BATCHES)
+    trained = train_one(
+        LocalModel(ours), examples, local=local, loss=CrossEntropy(), lr=local.lr, order=stream(1, Purpose.BATCHES)
     )
     num_steps, loss = plain_sgd(theirs, examples, local, stream(1, Purpose.BATCHES))
     assert trained.num_steps == num_steps == 18
@@ -76,7 +76,7 @@ def test_local_training_equals_torchs_sgd_to_the_bit(momentum: float, weight_dec
 def test_one_client_and_one_round_is_plain_sgd() -> None:
     local = LocalTraining(lr=0.3, epochs=2, batch_size=16)
     assembly = assembled(partition=Iid(clients=1), rounds=1, local=local, loss=CrossEntropy())
-    plain = copy.deepcopy(assembly.bench.classifier)
+    plain = copy.deepcopy(assembly.local_model.classifier)
     initial = assembly.initial()
     (done,) = federate(in_process(assembly), initial, assembly.plan())
     plain_sgd(plain, assembly.dataset.train, local, stream(0, Purpose.BATCHES, 0, 0))
@@ -96,8 +96,8 @@ def test_the_proximal_term_is_the_gradient_of_half_mu_times_the_squared_distance
         distances = [(p - anchor[n]).pow(2).sum() for n, p in model.named_parameters()]
         return mu / 2 * torch.stack(distances).sum()
 
-    trained = train(
-        Workbench(ours),
+    trained = train_one(
+        LocalModel(ours),
         examples,
         local=local,
         loss=CrossEntropy(),
@@ -117,8 +117,8 @@ def test_an_unused_anchor_changes_no_bit() -> None:
     for anchor in (None, {n: p.detach() + 1 for n, p in classifier().named_parameters()}):
         model = classifier()
         local = LocalTraining(lr=0.1, epochs=1)
-        train(
-            Workbench(model),
+        train_one(
+            LocalModel(model),
             blobs().train,
             local=local,
             loss=CrossEntropy(),
@@ -149,8 +149,8 @@ class TwoBiases(nn.Module):
 def test_parameters_that_share_a_gradient_tensor_move_as_under_torchs_sgd(momentum: float) -> None:
     local = LocalTraining(lr=0.2, epochs=3, batch_size=16, momentum=momentum, weight_decay=0.0)
     models = [Classifier(TwoBiases(), Orthonormal().build(3, 6, 0), num_classes=3, normalize=False) for _ in range(2)]
-    train(
-        Workbench(models[0]), blobs().train, local=local, loss=CrossEntropy(), lr=0.2, order=stream(1, Purpose.BATCHES)
+    train_one(
+        LocalModel(models[0]), blobs().train, local=local, loss=CrossEntropy(), lr=0.2, order=stream(1, Purpose.BATCHES)
     )
     plain_sgd(models[1], blobs().train, local, stream(1, Purpose.BATCHES))
     for name, tensor in models[1].named_parameters():
@@ -161,11 +161,11 @@ def test_parameters_that_share_a_gradient_tensor_move_as_under_torchs_sgd(moment
 
 @pytest.mark.parametrize("momentum", [0.0, 0.3, 0.9, 0.99])
 def test_effective_steps_equal_the_recursion_they_are_the_sum_of(momentum: float) -> None:
-    carried = total = 0.0
+    correction_state = total = 0.0
     assert effective_steps(0, momentum=momentum) == 0
     for num_steps in range(1, 200):
-        carried = momentum * carried + 1
-        total += carried
+        correction_state = momentum * correction_state + 1
+        total += correction_state
         assert effective_steps(num_steps, momentum=momentum) == pytest.approx(total, rel=1e-9)
 
 
@@ -183,36 +183,36 @@ def test_effective_steps_are_how_far_a_constant_gradient_carries() -> None:
 def test_a_clients_reply_says_what_it_did() -> None:
     assembly = assembled()
     request = Train(2, assembly.initial(), lr=0.125)
-    client = assembly.client(1)
+    client = assembly.clients[1]
     before = {n: t.clone() for n, t in request.model.params.items()}
-    reply, memory = client.handle(request, None)
+    reply, memory = handle_one(client, request, None)
     assert isinstance(reply, TrainReply)
     assert memory is None
     assert (reply.client, reply.round, reply.num_examples) == (1, 2, len(assembly.partition.parts[1]))
     num_steps = 2 * -(-reply.num_examples // 8)
     assert reply.effective_steps == effective_steps(num_steps, momentum=0.9)
     assert all(torch.equal(t, before[n]) for n, t in request.model.params.items())  # the request is not touched
-    bench = assembly.bench
-    bench.lay(request.model)
-    train(
-        bench,
+    local_model = assembly.local_model
+    local_model.load_state(request.model)
+    train_one(
+        local_model,
         client.examples,
         local=assembly.experiment.local,
-        loss=MeanSquares(),
+        loss=MeanSquaredError(),
         lr=0.125,
         order=stream(0, Purpose.BATCHES, 2, 1),
     )
-    for name, tensor in bench.params.items():
+    for name, tensor in local_model.params.items():
         assert torch.equal(reply.delta[name], tensor.detach() - before[name])
 
 
 def test_handling_a_request_depends_on_nothing_that_was_handled_before() -> None:
     assembly = assembled()
     request = Train(0, assembly.initial(), lr=0.5)
-    first, _ = assembly.client(0).handle(request, None)
+    first, _ = handle_one(assembly.clients[0], request, None)
     torch.manual_seed(99)
-    assembly.client(3).handle(Train(1, assembly.initial(), lr=3.0), None)
-    again, _ = assembly.client(0).handle(request, None)
+    handle_one(assembly.clients[3], Train(1, assembly.initial(), lr=3.0), None)
+    again, _ = handle_one(assembly.clients[0], request, None)
     assert isinstance(first, TrainReply)
     assert isinstance(again, TrainReply)
     assert all(torch.equal(first.delta[n], again.delta[n]) for n in first.delta)
@@ -221,17 +221,17 @@ def test_handling_a_request_depends_on_nothing_that_was_handled_before() -> None
 
 def test_random_layers_follow_the_clients_stream_and_leave_torchs_own_state_alone() -> None:
     assembly = assembled()
-    encoder = assembly.bench.classifier.encoder
+    encoder = assembly.local_model.classifier.encoder
     assert isinstance(encoder, nn.Sequential)
     encoder.append(nn.Dropout(0.5))
-    assembly = replace(assembly, bench=Workbench(assembly.bench.classifier))
+    assembly = replace(assembly, local_model=LocalModel(assembly.local_model.classifier))
     request = Train(0, assembly.initial(), lr=0.5)
     torch.manual_seed(1)
     before = torch.random.get_rng_state()
-    first, _ = assembly.client(0).handle(request, None)
+    first, _ = handle_one(assembly.clients[0], request, None)
     assert torch.equal(torch.random.get_rng_state(), before)
     torch.manual_seed(2)
-    again, _ = assembly.client(0).handle(request, None)
+    again, _ = handle_one(assembly.clients[0], request, None)
     assert isinstance(first, TrainReply)
     assert isinstance(again, TrainReply)
     assert all(torch.equal(first.delta[n], again.delta[n]) for n in first.delta)
@@ -248,7 +248,7 @@ def test_work_runs_on_one_thread_and_gives_the_callers_setting_back() -> None:
     try:
         torch.set_num_threads(2)
         assembly = assembled(blobs(augment=spy))
-        assembly.client(0).handle(Train(0, assembly.initial(), lr=0.5), None)
+        handle_one(assembly.clients[0], Train(0, assembly.initial(), lr=0.5), None)
         assert set(seen) == {1}
         assert torch.get_num_threads() == 2
     finally:
@@ -259,8 +259,8 @@ def test_a_client_without_examples_stays_where_it_is() -> None:
     model = classifier()
     before = copy.deepcopy(model.state_dict())
     none = blobs().train.take(np.zeros(0, dtype=np.int64))
-    trained = train(
-        Workbench(model),
+    trained = train_one(
+        LocalModel(model),
         none,
         local=LocalTraining(lr=1.0),
         loss=CrossEntropy(),

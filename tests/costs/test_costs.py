@@ -4,12 +4,12 @@ import pytest
 import torch
 
 from spherefed.calibration import Ccvr, Ffc
+from spherefed.client.local_model import LocalModel
 from spherefed.costs import flops, traffic
 from spherefed.costs.setting import TABLE_1, Setting
 from spherefed.messages import MeasureReply, ModelState, Train, TrainReply, message_bytes
 from spherefed.nn.classifier import Classifier
 from spherefed.nn.heads import Learned, Orthonormal
-from spherefed.workbench import Workbench
 
 
 def test_traffic_is_that_of_table_1():
@@ -61,14 +61,14 @@ def test_statistics_are_as_large_as_the_formula_says():
 
 @pytest.mark.parametrize("labels", [[0, 1, 2, 3], [2, 2, 2], [1, 3, 3]])
 def test_moments_are_as_large_as_the_formula_says_for_the_classes_held(labels):
-    held = len(set(labels))
-    formula = traffic.ccvr_packed_bytes(SMALL, num_held=held) - traffic.fedavg_bytes(SMALL)
+    num_classes = len(set(labels))
+    formula = traffic.ccvr_packed_bytes(SMALL, num_client_classes=num_classes) - traffic.fedavg_bytes(SMALL)
     assert reply_bytes(Ccvr(), labels) == formula + SCALARS + 8  # and num_signed
 
 
 def test_a_learned_head_costs_what_the_formula_says_and_a_fixed_one_nothing():
     def round_trip(head):
-        state: ModelState = Workbench(small(head)).read()
+        state: ModelState = LocalModel(small(head)).state()
         reply = TrainReply(0, 0, 20, 1.0, 0.0, state.params, state.buffers)
         return message_bytes(Train(0, state, 0.1)) + message_bytes(reply)
 

@@ -10,13 +10,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 import spherefed.data.catalog
-from data_files import cifar100_files, cifar100_members, fashion_members, tar_of
 from spherefed.data.catalog import get_dataset
 from spherefed.data.cifar import load_cifar
 from spherefed.data.download import fetch, progress_bars
-from spherefed.data.place import RemoteFile
+from spherefed.data.locations import RemoteFile
 from spherefed.data.sources import SOURCES
 from spherefed.errors import ConfigError, DataError
+from support.data_files import cifar100_files, cifar100_members, fashion_members, tar_of
 
 CONTENT = bytes(range(256)) * 4000
 
@@ -101,7 +101,7 @@ def test_a_broken_connection_is_taken_up_where_it_broke(server, tmp_path):
 def test_a_later_run_resumes_what_an_earlier_one_left(server, tmp_path):
     server.files["a.bin"] = CONTENT
     server.cut_after = [262_144, 0, 0]
-    with pytest.raises(DataError, match="broke off; 262144 bytes are kept, run the command again") as caught:
+    with pytest.raises(DataError, match="interrupted; 262144 bytes are kept, run the command again") as caught:
         fetch([server.remote("a.bin")], tmp_path)
     assert "a.bin" in str(caught.value)
     assert [p.name for p in tmp_path.iterdir()] == ["a.bin.part"]

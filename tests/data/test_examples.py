@@ -1,17 +1,16 @@
-"""Batches and splits: every example where it belongs, in an order that its stream alone decides."""
+"""Batches: every example once, in an order that its stream alone decides; preparation of inputs."""
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from small import CPU
-from spherefed.data.arrays import digits
-from spherefed.data.examples import Examples
-from spherefed.data.partition import Dirichlet, Iid, hold_out, partition
-from spherefed.rng import Purpose, stream, torch_stream
+from spherefed.data.examples import Examples, Preparation
+from spherefed.errors import ConfigError
+from spherefed.rng import Purpose, stream
+from support.small import CPU
 
 
 def numbered(size: int) -> Examples:
@@ -79,71 +78,19 @@ def test_augmentation_touches_training_batches_only() -> None:
     assert torch.equal(examples.inputs.flatten(), torch.arange(10.0))
 
 
-def test_streams_of_different_names_share_no_number() -> None:
-    names = [(seed, purpose, key) for seed in (0, 1) for purpose in Purpose for key in (0, 1)]
-    firsts = {int(stream(seed, purpose, key).integers(2**63)) for seed, purpose, key in names}
-    assert len(firsts) == len(names)
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32, torch.float64])
+def test_preparation_is_the_formula_and_leaves_its_input_alone(dtype):
+    inputs = torch.arange(2 * 3 * 4 * 4).reshape(2, 3, 4, 4).to(dtype)
+    before = inputs.clone()
+    prepare = Preparation(scale=1 / 255, mean=(0.5, 0.4, 0.3), std=(0.2, 0.3, 0.1))
+    out = prepare(inputs)
+    for channel in range(3):
+        expected = (before[:, channel].double() / 255 - prepare.mean[channel]) / prepare.std[channel]
+        assert torch.allclose(out[:, channel].double(), expected, atol=1e-5)
+    assert out.dtype == torch.float32
+    assert torch.equal(inputs, before)
 
 
-def test_torchs_generator_follows_the_named_stream_and_is_put_back() -> None:
-    torch.manual_seed(5)
-    before = torch.random.get_rng_state()
-    draws = []
-    for name in ((0, 1), (0, 1), (1, 0)):
-        with torch_stream(0, Purpose.LAYERS, *name):
-            draws.append(torch.rand(4))
-    assert torch.equal(torch.random.get_rng_state(), before)
-    assert torch.equal(draws[0], draws[1])
-    assert not torch.equal(draws[0], draws[2])
-
-
-@given(size=st.integers(0, 200), fraction=st.floats(0, 1, exclude_max=True), seed=st.integers(0, 9))
-def test_holding_out_cuts_in_two_and_never_takes_all(size: int, fraction: float, seed: int) -> None:
-    kept, held = hold_out(size, fraction, np.random.default_rng(seed))
-    assert sorted([*kept.tolist(), *held.tolist()]) == list(range(size))
-    assert len(held) <= size * fraction < len(held) + 1
-    assert size == 0 or len(kept) > 0
-
-
-@pytest.mark.parametrize("alpha", [1e-300, 1e-8, 0.01, 0.1, 100.0])
-@pytest.mark.parametrize("min_size", [0, 10])
-def test_a_hundred_clients_share_the_digits_whatever_the_skew(alpha: float, min_size: int) -> None:
-    labels = digits().train.labels.numpy()
-    split = partition(Dirichlet(alpha=alpha, clients=100, min_size=min_size), labels, 10, stream(0, Purpose.PARTITION))
-    assert sorted(np.concatenate(split.parts).tolist()) == list(range(len(labels)))
-    assert split.sizes.min() >= min_size
-    for client, part in enumerate(split.parts):
-        assert [int((labels[part] == c).sum()) for c in range(10)] == split.label_counts[client].tolist()
-
-
-def test_a_tiny_alpha_gives_each_class_to_one_client_drawn_uniformly() -> None:
-    labels = np.repeat(np.arange(10), 5)
-    owners = np.zeros(8, dtype=int)
-    for seed in range(200):
-        counts = partition(Dirichlet(alpha=1e-12, clients=8), labels, 10, np.random.default_rng(seed)).label_counts
-        assert (np.count_nonzero(counts, axis=0) == 1).all()
-        owners += np.count_nonzero(counts, axis=1)
-    # 250 expected each, standard deviation 14.8: six of them either way.
-    assert np.abs(owners - 250).max() < 89
-
-
-@settings(max_examples=30)
-@given(size=st.integers(0, 300), clients=st.integers(1, 40))
-def test_iid_parts_differ_by_one_example_at_most(size: int, clients: int) -> None:
-    sizes = partition(Iid(clients=clients), np.zeros(size, dtype=np.int64), 1, stream(0, Purpose.PARTITION)).sizes
-    assert sizes.max() - sizes.min() <= 1
-
-
-def test_the_digits_are_split_once_and_for_all() -> None:
-    from sklearn.datasets import load_digits
-
-    first, again = digits(), digits()
-    assert torch.equal(first.train.inputs, again.train.inputs)
-    assert torch.equal(first.test.labels, again.test.labels)
-    assert (len(first.train), len(first.test)) == (1438, 359)
-    assert first.input_shape == (1, 8, 8)
-    assert first.num_classes == 10
-    together = torch.cat([first.train.inputs, first.test.inputs]).flatten(1)
-    raw = torch.from_numpy(load_digits().data / 16).float()
-    assert torch.equal(together.sort(dim=0).values, raw.sort(dim=0).values)  # the same pixels, none lost or doubled
-    assert set(first.test.labels.tolist()) == set(range(10))
+def test_preparation_refuses_a_zero_deviation():
+    with pytest.raises(ConfigError, match="std"):
+        Preparation(scale=1.0, mean=(0.0,), std=(0.0,))

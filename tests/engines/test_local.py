@@ -14,13 +14,14 @@ import numpy as np
 import pytest
 from torch import Tensor
 
-from small import assembled, blobs, calibrated, in_process
 from spherefed.assembly import Assembly
 from spherefed.data.examples import Augment
+from spherefed.engines.activity import CALIBRATION
 from spherefed.engines.local import MAX_ATTEMPTS, Parallel
 from spherefed.errors import ConfigError
-from spherefed.federation import Fleet, Round, federate
 from spherefed.messages import Failure, Reply, Request, Train
+from spherefed.server.federation import Fleet, Round, federate
+from support.small import assembled, blobs, calibrated, in_process
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,15 @@ class Doom:
         """While it exists, whoever trains on an example that holds this number dies."""
         return self.folder / "cursed"
 
+    @property
+    def stopped(self) -> Path:
+        """While it exists, the next worker to train is stopped (SIGSTOP), and takes the file with it."""
+        return self.folder / "stopped"
+
     def __call__(self, inputs: Tensor, order: np.random.Generator) -> Tensor:
+        if self.stopped.exists():
+            self.stopped.unlink()
+            os.kill(os.getpid(), signal.SIGSTOP)
         if self.once.exists():
             self.once.unlink()
             os.kill(os.getpid(), signal.SIGKILL)
@@ -105,11 +114,15 @@ def one_worker(doom: Doom) -> Iterator[Parallel]:
         yield fleet
 
 
+@pytest.mark.slow
 def test_one_worker_gives_the_same_weights(one_worker: Parallel, expected: str) -> None:
     assert one_worker.clients == range(4)
     assert final(one_worker, with_augment(None)) == expected
+    assert (one_worker.activity.phase, one_worker.activity.clients_done) == (CALIBRATION, 4)
+    assert one_worker.activity.fraction == 1.0
 
 
+@pytest.mark.slow
 def test_a_worker_killed_in_mid_client_is_replaced_and_its_client_run_again(
     one_worker: Parallel, doom: Doom, expected: str
 ) -> None:
@@ -117,21 +130,38 @@ def test_a_worker_killed_in_mid_client_is_replaced_and_its_client_run_again(
     assembly = with_augment(None)
     done = rounds(one_worker, assembly)
     assert not doom.once.exists()
-    assert [r.refused for r in done] == [(), (), ()]
+    assert [r.rejected for r in done] == [(), (), ()]
     assert calibrated(assembly, one_worker, done[-1].model).model.digest() == expected
 
 
+@pytest.mark.slow
 def test_a_client_whose_worker_dies_twice_is_one_failure_and_the_others_go_on(one_worker: Parallel, doom: Doom) -> None:
     assembly = with_augment(None, rounds=1)
     marked = assembly.partition.parts[2][0]
     doom.cursed.write_text(repr(assembly.dataset.train.inputs[marked].flatten()[0].item()))
     (done,) = rounds(one_worker, assembly)
     doom.cursed.unlink()
-    (refusal,) = done.refused
-    assert (refusal.client, refusal.cause) == (2, f"its worker process died {MAX_ATTEMPTS} times")
+    (rejection,) = done.rejected
+    assert (rejection.client, rejection.cause) == (2, f"its worker process died {MAX_ATTEMPTS} times")
     assert done.clients == (0, 1, 3)
     (again,) = rounds(one_worker, assembly)  # the fleet is whole again
     assert again.clients == (0, 1, 2, 3)
+
+
+@pytest.mark.slow
+def test_a_stopped_worker_is_killed_after_the_deadline_and_its_client_rejected(doom: Doom, expected: str) -> None:
+    assembly = with_augment(doom, deadline=6.0)
+    before = set(multiprocessing.active_children())
+    with closing(Parallel(assembly, 1)) as fleet:
+        doom.stopped.touch()
+        done = next(federate(fleet, with_augment(None).initial(), assembly.plan()))
+        (rejection,) = done.rejected
+        assert rejection.cause == "did not answer within 6 s"
+        assert len(done.clients) == 3
+        (child,) = set(multiprocessing.active_children()) - before
+        os.kill(child.pid or 0, signal.SIGSTOP)  # while it is idle: the next request meets a stopped process
+        assert final(fleet, with_augment(None)) != ""
+    assert set(multiprocessing.active_children()) == before
 
 
 @pytest.mark.soak
@@ -145,6 +175,7 @@ def test_a_worker_killed_while_idle_is_replaced_without_a_failure(expected: str)
         assert final(fleet, assembly) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [2, 3])
 def test_more_workers_give_the_same_weights_in_any_order_of_dispatch_and_finish(workers: int, expected: str) -> None:
     before = set(multiprocessing.active_children())

@@ -15,14 +15,14 @@ from typing import Any
 
 import pytest
 
-from namespace import alone, why_impossible
 from spherefed.errors import ConfigError, EngineError
-from spherefed.experiment import changed
+from spherefed.experiment import with_settings
 from spherefed.recipes.digits import digits
-from spherefed.runner import Engine, run_to_end
+from spherefed.runs.runner import Engine, run_to_end
+from support.namespace import alone, why_impossible
 
-HERE = Path(__file__).parent
-ROOT = HERE.parent
+TESTS = Path(__file__).parents[1]
+ROOT = TESTS.parent
 pytest.importorskip("ray")
 ray_cluster = importlib.import_module("spherefed.engines.ray_cluster")
 Cluster = ray_cluster.Cluster
@@ -34,7 +34,7 @@ def environment(tmp_path: Path) -> Iterator[dict[str, str]]:
     """Of a machine without a home: Ray keeps its files in a folder with a short name that goes with the test."""
     with tempfile.TemporaryDirectory(prefix="sf-", dir="/tmp", ignore_cleanup_errors=True) as short:
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-        paths = f"{ROOT / 'src'}:{HERE}"
+        paths = f"{ROOT / 'src'}:{TESTS}:{ROOT}"
         (tmp_path / "home").mkdir()
         own = {"HOME": str(tmp_path / "home"), "TMPDIR": short, "RAY_TMPDIR": short, "OMP_NUM_THREADS": "1"}
         ray = {name for name in os.environ if name.startswith("RAY_")}
@@ -51,7 +51,16 @@ def run_alone(command: list[str], environment: dict[str, str], folder: Path) -> 
 
 
 def run_inside(environment: dict[str, str], folder: Path, marker: str) -> None:
-    command = [sys.executable, "-m", "pytest", str(HERE / "ray_inside.py"), "-q", "-x", "-p", "no:cacheprovider"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        str(TESTS / "support" / "ray_inside.py"),
+        "-q",
+        "-x",
+        "-p",
+        "no:cacheprovider",
+    ]
     where = ["--rootdir", str(ROOT), "-c", str(ROOT / "pyproject.toml"), "--basetemp", str(folder / "inside")]
     print(run_alone([*command, *where, "-m", marker, "--durations=0"], environment, folder).stdout)
 
@@ -72,7 +81,6 @@ WHERE = """
 from contextlib import closing
 from spherefed.assembly import assemble
 from spherefed.engines.ray import RayFleet
-from spherefed.experiment import changed
 from spherefed.recipes.digits import digits
 with closing(RayFleet(assemble(digits()), 4, address="auto")) as fleet:
     print("nodes", *fleet.nodes)
@@ -97,11 +105,11 @@ def test_the_page_leads_from_ray_start_to_a_run_on_two_raylets(environment: dict
     assert ended.stdout.endswith("left: []\n")
 
 
-LEFT = f"{sys.executable} -c 'from namespace import ray_processes; print(\"left:\", ray_processes())'\n"
+LEFT = f"{sys.executable} -c 'from support.namespace import ray_processes; print(\"left:\", ray_processes())'\n"
 INTERRUPTED = """
 import subprocess, sys, time
 from pathlib import Path
-from namespace import ray_processes
+from support.namespace import ray_processes
 lines, settings = Path("cut/rounds.jsonl"), ["--set", "rounds=300", "--set", "data.examples=100"]
 heed = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
 command = [sys.executable, "-c", heed + "; from spherefed.cli import main; main()", "run", "digits", *settings]
@@ -125,7 +133,7 @@ def test_ctrl_c_leaves_a_checkpoint_and_ends_the_ray_that_was_started(
     assert "--resume" in ended.stderr
     assert "Traceback" not in ended.stderr
     assert not list(Path(environment["TMPDIR"]).glob("sf-ray-*"))
-    experiment = changed(digits(), ["rounds=300", "data.examples=100"])
+    experiment = with_settings(digits(), ["rounds=300", "data.examples=100"])
     whole = run_to_end(experiment, tmp_path / "whole")
     assert run_to_end(experiment, tmp_path / "cut", resume=True)["weights_sha256"] == whole["weights_sha256"]
 
@@ -141,7 +149,7 @@ def test_ray_adds_at_most_its_goal_to_a_round(environment: dict[str, str], tmp_p
 
 
 def test_without_ray_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("spherefed.engines.ray", "spherefed.engines.ray_cluster"):
+    for module in ("spherefed.engines.ray", "spherefed.engines.ray_actor", "spherefed.engines.ray_cluster"):
         monkeypatch.delitem(sys.modules, module, raising=False)
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ConfigError, match=r"pip install 'spherefed\[ray\]'"):
@@ -177,8 +185,9 @@ def test_where_nobody_listens_there_is_no_cluster() -> None:
     assert time.monotonic() - began < 2
 
 
+@pytest.mark.slow
 def test_somebody_who_is_no_ray_cluster_is_not_waited_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ray_cluster, "CONNECTS_WITHIN", 3.0)
+    monkeypatch.setattr(ray_cluster, "CONNECT_TIMEOUT", 3.0)
     with (
         socket.create_server(("127.0.0.1", 0)) as server,
         pytest.raises(EngineError, match=r"no Ray cluster answered at .* within 3 s"),
@@ -188,6 +197,6 @@ def test_somebody_who_is_no_ray_cluster_is_not_waited_for_long(monkeypatch: pyte
 
 def test_what_a_cluster_says_is_told_in_one_line() -> None:
     said = "Version mismatch: The cluster was started with:\n    Ray: 2.60.0\nThis process with:\n    Ray: 9.9.9\n"
-    assert "\n" not in ray_cluster._why(said)
-    assert "Ray: 2.60.0" in ray_cluster._why(said)
-    assert "RAY_AUTH_MODE=token" in ray_cluster._why("…AuthenticationError: RPC error: InvalidAuthToken: …")
+    assert "\n" not in ray_cluster._cause(said)
+    assert "Ray: 2.60.0" in ray_cluster._cause(said)
+    assert "RAY_AUTH_MODE=token" in ray_cluster._cause("…AuthenticationError: RPC error: InvalidAuthToken: …")

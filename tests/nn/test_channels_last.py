@@ -9,13 +9,16 @@ import torch
 from safetensors.torch import save
 
 from spherefed.assembly import assemble, build_classifier
+from spherefed.client.training import LocalTraining
 from spherefed.data.partition import Iid
 from spherefed.experiment import Data, Experiment, Model
 from spherefed.messages import Train, TrainReply
 from spherefed.nn.encoders import ConvNet, Encoder, Mlp, MobileNetV2, SmallNet
-from spherefed.runner import Engine, load, run_to_end
+from spherefed.nn.layers import prefers_channels_last
+from spherefed.runs.loading import load
+from spherefed.runs.runner import Engine, run_to_end
 from spherefed.tensors import digest
-from spherefed.training import LocalTraining
+from support.small import handle_one
 
 
 @pytest.fixture
@@ -41,21 +44,29 @@ def experiment(tmp_path: Path) -> Experiment:
         (ConvNet(norm="batch"), True),
         (MobileNetV2(norm="group"), True),
         (SmallNet(norm="batch"), True),
-        (Mlp(), False),
     ],
 )
 def test_the_layout_follows_from_the_layers(encoder: Encoder, last: bool, experiment: Experiment) -> None:
     classifier = build_classifier(replace(experiment, model=Model(encoder=encoder)), (3, 32, 32), 4)
+    # Where there is one input channel or one pixel, both layouts are the same.
     wide = [p for p in classifier.parameters() if p.ndim == 4 and p.shape[1] > 1 and p.shape[2] > 1]
-    assert all(p.is_contiguous(memory_format=torch.channels_last) for p in wide) == (last or not wide)
+    assert wide
+    assert {p.is_contiguous(memory_format=torch.channels_last) for p in wide} == {last}
+    assert {p.is_contiguous() for p in wide} == {not last}
+
+
+def test_a_network_without_images_has_no_channels_to_put_last(experiment: Experiment) -> None:
+    classifier = build_classifier(replace(experiment, model=Model(encoder=Mlp())), (3, 32, 32), 4)
+    assert not prefers_channels_last(classifier)
+    assert {p.is_contiguous() for p in classifier.parameters()} == {True}
 
 
 def test_what_travels_is_laid_out_row_by_row(experiment: Experiment) -> None:
     assembly = assemble(experiment)
     initial = assembly.initial()
-    assert not all(p.is_contiguous() for p in assembly.bench.params.values())
+    assert not all(p.is_contiguous() for p in assembly.local_model.params.values())
     assert all(t.is_contiguous() for t in initial.tensors().values())
-    reply, _ = assembly.client(0).handle(Train(0, initial, 0.1), None)
+    reply, _ = handle_one(assembly.clients[0], Train(0, initial, 0.1), None)
     assert isinstance(reply, TrainReply)
     assert all(t.is_contiguous() for t in (*reply.delta.values(), *reply.buffers.values()))
 
@@ -65,6 +76,7 @@ def test_a_digest_does_not_depend_on_the_layout() -> None:
     assert digest({"w": tensor}) == digest({"w": tensor.contiguous(memory_format=torch.channels_last)})
 
 
+@pytest.mark.slow
 def test_engines_agree_and_a_loaded_model_can_be_saved(experiment: Experiment, tmp_path: Path) -> None:
     alone = run_to_end(experiment, tmp_path / "alone")
     together = run_to_end(experiment, tmp_path / "together", engine=Engine(workers=2))

@@ -22,7 +22,7 @@ from spherefed.nn.encoders import (
     ResNet18,
     SENet18,
     SmallNet,
-    has_batch_statistics,
+    has_batch_norm,
 )
 from spherefed.schema import from_plain, to_plain
 
@@ -239,7 +239,7 @@ def test_gradient_reaches_every_parameter(encoder: Encoder) -> None:
         assert parameter.grad.isfinite().all(), name
         # A constant on a channel, with only linear layers up to the next BatchNorm, is taken away there: VGG13's
         # biases and the shifts of MobileNetV2's bottlenecks have the gradient zero, up to rounding.
-        if not (has_batch_statistics(module) and name.endswith("bias")):
+        if not (has_batch_norm(module) and name.endswith("bias")):
             assert parameter.grad.abs().max() > 1e-6, name
 
 
@@ -263,7 +263,7 @@ def test_only_batch_norm_has_batch_statistics_and_buffers(encoder: Encoder) -> N
     with torch.device("meta"):
         module = encoder.build(shape_of(encoder))
     wanted = getattr(encoder, "norm", None) == "batch"
-    assert has_batch_statistics(module) is wanted
+    assert has_batch_norm(module) is wanted
     assert bool(list(module.buffers())) is wanted
 
 

@@ -11,14 +11,14 @@ import pytest
 import torch
 
 from spherefed.assembly import Assembly, assemble
+from spherefed.client.training import LocalTraining
 from spherefed.data.partition import Iid
 from spherefed.engines.local import InProcess
 from spherefed.experiment import Data, Experiment, Model
-from spherefed.federation import federate
 from spherefed.messages import ModelState
 from spherefed.nn.encoders import VGG13, ConvNet, Encoder, MobileNetV2, ResNet18, SENet18, SmallNet
+from spherefed.server.federation import federate
 from spherefed.tensors import one_thread
-from spherefed.training import LocalTraining
 
 NUM_IMAGES = 512
 FOLDER = Path(os.environ.get("SPHEREFED_TEST_DATA") or "/nonexistent")
@@ -47,10 +47,10 @@ def made_up(num: int, prefix: str) -> dict[str, np.ndarray]:
 
 def loss_of(assembly: Assembly, model: ModelState) -> float:
     """On the training images, as evaluation sees them."""
-    assembly.bench.lay(model)
-    classifier, loss, total = assembly.bench.classifier.eval(), assembly.experiment.loss, 0.0
+    assembly.local_model.load_state(model)
+    classifier, loss, total = assembly.local_model.classifier.eval(), assembly.experiment.loss, 0.0
     with torch.inference_mode(), one_thread():
-        for inputs, labels in assembly.dataset.train.in_order(128, device=assembly.bench.device):
+        for inputs, labels in assembly.dataset.train.in_order(128, device=assembly.local_model.device):
             total += float(loss(classifier(inputs), labels)) * len(labels)
     return total / len(assembly.dataset.train)
 
@@ -58,6 +58,7 @@ def loss_of(assembly: Assembly, model: ModelState) -> float:
 SLOW = [pytest.param(e, marks=pytest.mark.soak) for e in (VGG13(), ResNet18(), SENet18(), MobileNetV2())]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "encoder", [SmallNet(), SmallNet(norm="batch"), ConvNet(), ConvNet(norm="batch"), *SLOW], ids=str
 )
@@ -74,9 +75,9 @@ def test_one_round_on_512_images_lowers_the_loss(encoder: Encoder, source: tuple
     assembly = assemble(experiment, data_root=root)
     initial = assembly.initial()
     before = loss_of(assembly, initial)
-    (done,) = federate(InProcess(assembly.client, 2), initial, assembly.plan())
+    (done,) = federate(InProcess(assembly.clients), initial, assembly.plan())
     after = loss_of(assembly, done.model)
     print(f"{name} {encoder}: loss {before:.3f} before, {after:.3f} after")
-    assert not done.refused
+    assert not done.rejected
     assert (done.num_examples, done.model.params.keys()) == (NUM_IMAGES, initial.params.keys())
     assert after < before

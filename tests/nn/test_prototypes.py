@@ -3,10 +3,12 @@
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from spherefed.errors import ConfigError
 from spherefed.nn import prototypes
-from spherefed.nn.heads import FixedRandom, Learned, Orthonormal, SimplexEtf, Tammes
+from spherefed.nn.classifier import hyperspherical
+from spherefed.nn.heads import Orthonormal, Tammes
 from spherefed.rng import Purpose, stream
 
 
@@ -77,19 +79,31 @@ def test_tammes_follows_torch_sgd_on_the_same_objective(num_classes, dim):
     torch.testing.assert_close(rows_of("tammes", num_classes, dim, steps=25), best, rtol=0, atol=1e-11)
 
 
-@pytest.mark.parametrize("head", [Learned(), FixedRandom(), Orthonormal(), SimplexEtf(), Tammes(steps=50)])
-def test_heads_follow_the_seed_and_report_their_coherence(head):
-    first, again, other = (head.build(6, 8, seed) for seed in (0, 0, 1))
-    assert torch.equal(first.weight, again.weight)
-    assert not torch.equal(first.weight, other.weight)
-    assert first.weight.dtype == torch.float32
-    unit = [row / np.linalg.norm(row) for row in first.weight.detach().double().numpy()]
-    largest = max(float(unit[i] @ unit[j]) for i in range(6) for j in range(6) if i != j)
-    assert first.coherence() == pytest.approx(largest, abs=1e-12)
-    assert first.learned == (head.kind == "learned")
-
-
 def test_tammes_refuses_values_that_cannot_search():
     for fields in ({"steps": -1}, {"lr": 0.0}, {"momentum": 1.0}):
         with pytest.raises(ConfigError, match=r"model\.head"):
             Tammes(**fields)
+
+
+@pytest.mark.parametrize(("num_classes", "dim"), [(1, 1), (2, 2), (10, 10), (10, 64), (100, 512)])
+def test_orthonormal_rows_have_unit_length_and_right_angles(num_classes: int, dim: int) -> None:
+    exact = prototypes.orthonormal(num_classes, dim, stream(3, Purpose.HEAD))
+    assert torch.allclose(exact @ exact.T, torch.eye(num_classes, dtype=torch.float64), atol=1e-14)
+    weight = Orthonormal().build(num_classes, dim, 3).weight
+    assert weight.dtype == torch.float32
+    assert torch.equal(weight, exact.float())
+
+
+def test_more_classes_than_dimensions_have_no_orthonormal_rows() -> None:
+    with pytest.raises(ConfigError, match="9 < 10"):
+        Orthonormal().build(10, 9, 0)
+    with pytest.raises(ConfigError, match="9 < 10"):
+        hyperspherical(nn.Identity(), 10)(torch.randn(2, 9))
+
+
+def test_orthonormal_rows_do_not_depend_on_the_sign_convention_of_qr() -> None:
+    rng = stream(1, Purpose.HEAD)
+    gauss = rng.standard_normal((6, 4))
+    rows = prototypes.orthonormal(4, 6, stream(1, Purpose.HEAD)).numpy()
+    for k in range(4):  # Gram–Schmidt's own convention: each vector points along the draw it came from
+        assert rows[k] @ gauss[:, k] > 0

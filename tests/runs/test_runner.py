@@ -1,6 +1,5 @@
 """A run is a directory: killed at any moment it resumes to the same weights, and it can be run again."""
 
-import json
 import os
 import subprocess
 import sys
@@ -8,32 +7,34 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-import dying
-from small import blobs, save_arrays, tiny
-from spherefed.algorithms import Algorithm
 from spherefed.assembly import assemble
-from spherefed.checkpoints import NAMES, Checkpoint
-from spherefed.data.partition import Dirichlet
-from spherefed.errors import ConfigError, RunError
-from spherefed.experiment import Data, Experiment, changed, read
-from spherefed.files import read_tensors
-from spherefed.runner import Engine, load, run, run_to_end
-from spherefed.runs import RunDirectory, read_lines
-from spherefed.server_optimizers import ServerSgd
+from spherefed.engines.local import InProcess
+from spherefed.errors import ConfigError, FederationError, RunError
+from spherefed.experiment import Data, Experiment, read_experiment, with_settings
+from spherefed.messages import Failure
+from spherefed.runs.directory import RunDirectory
+from spherefed.runs.environment import describe_environment
+from spherefed.runs.round_log import CHECKPOINTS, REJECTIONS, RoundLog, read_lines
+from spherefed.runs.runner import Engine, run, run_assembled, run_to_end
+from spherefed.server.algorithms import Algorithm
+from spherefed.server.federation import MEDIAN_NORM
+from spherefed.server.optimizers import ServerSgd
+from support import dying
+from support.damage import damage_cut, damage_empty, damage_garbage
+from support.small import blobs, save_arrays, tiny
 
 
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of runs, each killed with SIGKILL in its own way."""
     folder = tmp_path_factory.mktemp("killed")
-    tests = Path(__file__).parent
+    tests = Path(__file__).parents[1]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tests), *filter(None, sys.path)])}
-    subprocess.run([sys.executable, str(tests / "dying.py"), str(folder)], check=True, env=environment, timeout=120)
+    subprocess.run([sys.executable, "-m", "support.dying", str(folder)], check=True, env=environment, timeout=120)
     return folder
 
 
@@ -55,6 +56,7 @@ def comparable(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{name: value for name, value in line.items() if name != "seconds"} for line in lines]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", dying.WAYS)
 def test_a_killed_run_resumes_to_the_same_weights(way: str, killed: Path, whole: dict[str, Any]) -> None:
     directory = RunDirectory(killed / way)
@@ -69,6 +71,7 @@ def test_a_killed_run_resumes_to_the_same_weights(way: str, killed: Path, whole:
     assert not list(directory.path.glob(".*"))  # no temporary file is left behind once it is over
 
 
+@pytest.mark.slow
 def test_resuming_starts_behind_the_newest_checkpoint(killed: Path, whole: dict[str, Any], tmp_path: Path) -> None:
     experiment = dying.experiment(killed)
     directory = tmp_path / "run"
@@ -76,9 +79,9 @@ def test_resuming_starts_behind_the_newest_checkpoint(killed: Path, whole: dict[
     progress = run(experiment, directory, engine=engine)
     for _ in range(5):
         next(progress)
-    stored = RunDirectory(directory).load_checkpoint()
+    stored = RoundLog(directory).newest_checkpoint()
     progress.close()  # type: ignore[attr-defined]
-    stopped = RunDirectory(directory).load_checkpoint()
+    stopped = RoundLog(directory).newest_checkpoint()
     assert stored is not None
     assert stopped is not None
     assert (stored.next_round, stopped.next_round) == (3, 5)  # stopping wrote the fifth round too
@@ -95,16 +98,16 @@ def test_stopping_the_iteration_leaves_a_checkpoint_of_the_last_whole_round(
     progress = run(experiment, tmp_path / "run", engine=engine)
     assert next(progress).index == 0
     progress.close()  # type: ignore[attr-defined]
-    checkpoint = RunDirectory(tmp_path / "run").load_checkpoint()
+    checkpoint = RoundLog(tmp_path / "run").newest_checkpoint()
     assert checkpoint is not None
     assert checkpoint.next_round == 1
-    assert {name.partition(".")[2] for name in checkpoint.memory} == checkpoint.model.params.keys()
+    assert checkpoint.server_state.keys() == checkpoint.model.params.keys() | {MEDIAN_NORM}
 
 
 def test_an_interrupt_in_mid_round_leaves_a_checkpoint_of_the_last_whole_round(
     experiment: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from spherefed import client
+    from spherefed.client import handle as client
 
     original, calls = client.train, 0
 
@@ -135,7 +138,7 @@ def test_a_finished_run_resumes_to_nothing(experiment: Experiment, tmp_path: Pat
 
 def test_the_stored_experiment_can_be_run_again_and_gives_equal_weights(experiment: Experiment, tmp_path: Path) -> None:
     first = run_to_end(experiment, tmp_path / "first")
-    stored = read(tmp_path / "first")
+    stored = read_experiment(tmp_path / "first")
     assert stored == experiment
     second = run_to_end(stored, tmp_path / "second")
     assert second["weights_sha256"] == first["weights_sha256"]
@@ -148,50 +151,6 @@ def test_another_seed_is_another_result(experiment: Experiment, tmp_path: Path) 
     first = run_to_end(experiment, tmp_path / "first")
     other = run_to_end(experiment.with_seed(1), tmp_path / "other")
     assert other["weights_sha256"] != first["weights_sha256"]
-
-
-def test_a_changed_experiment_is_refused_with_the_differences(experiment: Experiment, tmp_path: Path) -> None:
-    next(run(experiment, tmp_path / "run"))
-    other = changed(experiment, ["local.lr=0.125", "rounds=9"])
-    with pytest.raises(RunError) as caught:
-        run_to_end(other, tmp_path / "run", resume=True)
-    assert "local.lr: 0.5 → 0.125" in str(caught.value)
-    assert "rounds: 3 → 9" in str(caught.value)
-    assert "batch_size" not in str(caught.value)
-
-
-def test_a_partition_that_comes_out_otherwise_is_refused(experiment: Experiment, tmp_path: Path) -> None:
-    next(run(experiment, tmp_path / "run"))
-    other = blobs(num_train=87)
-    save_arrays(tmp_path / "data.npz", other)
-    with pytest.raises(RunError, match="partition"):
-        run_to_end(experiment, tmp_path / "run", resume=True)
-
-
-@pytest.mark.parametrize("left", ["experiment.json", *NAMES, "rounds.jsonl"])
-def test_a_run_is_never_overwritten(experiment: Experiment, tmp_path: Path, left: str) -> None:
-    run_to_end(experiment, tmp_path / "run")
-    for path in (tmp_path / "run").iterdir():
-        if path.name != left:
-            path.unlink()
-    before = (tmp_path / "run" / left).read_bytes()
-    with pytest.raises(RunError, match="holds a run already"):
-        run_to_end(experiment, tmp_path / "run")
-    assert (tmp_path / "run" / left).read_bytes() == before
-
-
-def test_what_is_no_run_cannot_be_resumed_or_loaded(experiment: Experiment, tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="no run to resume"):
-        run_to_end(experiment, tmp_path / "nothing", resume=True)
-    next(run(experiment, tmp_path / "unfinished"))
-    for path in (tmp_path / "nothing", tmp_path / "unfinished"):
-        with pytest.raises(RunError, match="not a finished run"):
-            load(path)
-        with pytest.raises(RunError, match="not a finished run"):
-            RunDirectory(path).result()
-    (tmp_path / "file").touch()
-    with pytest.raises(RunError, match="cannot make"):
-        run_to_end(experiment, tmp_path / "file")
 
 
 def test_a_line_cut_short_by_a_crash_is_dropped(experiment: Experiment, tmp_path: Path) -> None:
@@ -212,18 +171,6 @@ def test_a_damaged_line_is_an_error_and_not_dropped(experiment: Experiment, tmp_
     (tmp_path / "run" / "rounds.jsonl").write_bytes(content)
     with pytest.raises(RunError, match=r"rounds\.jsonl"):
         run_to_end(experiment, tmp_path / "run", resume=True)
-
-
-def damage_cut(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-7])
-
-
-def damage_empty(path: Path) -> None:
-    path.write_bytes(b"")
-
-
-def damage_garbage(path: Path) -> None:
-    path.write_bytes(b"\xff" * 200)
 
 
 def damage_unlabelled(path: Path) -> None:
@@ -257,7 +204,7 @@ def test_a_damaged_checkpoint_is_an_error(experiment: Experiment, tmp_path: Path
 
 def damage_half_written(path: Path) -> None:
     """The beginning of the new content, the end of the old."""
-    other = path.with_name(next(name for name in NAMES if name != path.name)).read_bytes()
+    other = path.with_name(next(name for name in CHECKPOINTS if name != path.name)).read_bytes()
     assert len(other) == path.stat().st_size
     path.write_bytes(other[: len(other) // 2] + path.read_bytes()[len(other) // 2 :])
 
@@ -265,7 +212,7 @@ def damage_half_written(path: Path) -> None:
 @pytest.mark.parametrize(
     "damage", [damage_cut, damage_empty, damage_garbage, damage_unlabelled, damage_flipped, damage_half_written]
 )
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", CHECKPOINTS)
 def test_where_one_checkpoint_is_torn_the_other_serves(
     experiment: Experiment, tmp_path: Path, damage: Any, name: str
 ) -> None:
@@ -275,110 +222,100 @@ def test_where_one_checkpoint_is_torn_the_other_serves(
     rounds.close()  # type: ignore[attr-defined]
     damage(tmp_path / "run" / name)
     resumed = [p.index for p in run(experiment, tmp_path / "run", resume=True)]
-    assert resumed == ([2] if name == NAMES[0] else [1, 2])  # the first round was saved in the first place
+    assert resumed == ([2] if name == CHECKPOINTS[0] else [1, 2])  # the first round was saved in the first place
     assert RunDirectory(tmp_path / "run").result()["weights_sha256"] == expected["weights_sha256"]
 
 
-def test_a_checkpoint_never_goes_where_the_newest_lies(experiment: Experiment, tmp_path: Path) -> None:
-    model = assemble(experiment).initial()
-    for next_round in range(1, 8):  # each by a process of its own, which finds what the others left
-        RunDirectory(tmp_path).save_checkpoint(Checkpoint(next_round, model, {}))
-        found = [load_checkpoint_round(tmp_path / name) for name in NAMES if (tmp_path / name).exists()]
-        assert sorted(found) == [next_round - 1, next_round][-len(found) :]
-
-
-def load_checkpoint_round(path: Path) -> int:
-    return int(read_tensors(path)[1]["next_round"])
-
-
-@pytest.mark.parametrize("name", ["result.json", "model.safetensors"])
-@pytest.mark.parametrize("damage", [damage_cut, damage_empty, damage_garbage])
-def test_damaged_results_are_errors(experiment: Experiment, tmp_path: Path, name: str, damage: Any) -> None:
-    run_to_end(experiment, tmp_path / "run")
-    damage(tmp_path / "run" / name)
-    directory = RunDirectory(tmp_path / "run")
-    with pytest.raises(RunError, match=name.replace(".", r"\.")):
-        _ = directory.result() if name == "result.json" else directory.model()
-
-
-def test_the_partition_is_stored_with_the_run(experiment: Experiment, tmp_path: Path) -> None:
-    skewed = changed(experiment, ["partition.kind=dirichlet", "partition.alpha=0.05", "partition.clients=6"])
-    next(run(skewed, tmp_path / "run"))
-    assembly = assemble(skewed)
-    assert isinstance(skewed.partition, Dirichlet)
-    stored = load_file(tmp_path / "run" / "partition.safetensors")
-    labels = assembly.dataset.train.labels.numpy()
-    offsets = stored["offsets"].numpy()
-    assert len(offsets) == 7
-    for client, part in enumerate(assembly.partition.parts):
-        indices = stored["indices"].numpy()[offsets[client] : offsets[client + 1]]
-        assert np.array_equal(indices, part)
-        counts = [int((labels[indices] == c).sum()) for c in range(3)]
-        assert stored["label_counts"][client].tolist() == counts
-
-
-def test_a_run_says_how_it_was_made_and_what_came_out(experiment: Experiment, tmp_path: Path) -> None:
-    result = run_to_end(experiment, tmp_path / "run")
-    environment = json.loads((tmp_path / "run" / "environment.json").read_text())
-    assert environment["torch"] == torch.__version__.split("+")[0] or environment["torch"] == torch.__version__
-    assert environment["seed"] == 0
-    assert environment["experiment_digest"] == experiment.digest()
-    run_to_end(replace(experiment, stack=None), tmp_path / "suggested")
-    environment = json.loads((tmp_path / "suggested" / "environment.json").read_text())
-    assert environment["experiment_digest"] == read(tmp_path / "suggested").digest() != experiment.digest()
-    lines = read_lines(tmp_path / "run" / "rounds.jsonl")
-    assert [line["round"] for line in lines] == [0, 1, 2]
-    assert result["traffic"]["train"]["up"] == sum(sum(line["bytes_up"].values()) for line in lines) / 4
-    assert result["calibration"]["path"] in ("cholesky", "eigh")
-    assert result["accuracy"].keys() == {"trained", "calibrated"}
-
-
-def test_a_finished_run_gives_back_its_calibrated_module(experiment: Experiment, tmp_path: Path) -> None:
-    result = run_to_end(experiment, tmp_path / "run")
-    module = load(tmp_path / "run")
-    assert not module.training
-    test = blobs().test
-    with torch.no_grad():
-        right = (module(test.inputs).argmax(dim=1) == test.labels).sum().item()
-    assert right / len(test) == result["accuracy"]["calibrated"]["global_model/global_test"]
-    state = RunDirectory(tmp_path / "run").model()
-    assert state.head is not None
-    assert torch.equal(module.head.weight, state.head["weight"])
-    assert state.digest() == result["weights_sha256"]
-
-
 def test_rounds_are_evaluated_when_due_and_at_the_end(experiment: Experiment, tmp_path: Path) -> None:
-    progress = list(run(changed(experiment, ["rounds=5", "evaluate_every=2"]), tmp_path / "run"))
+    progress = list(run(with_settings(experiment, ["rounds=5", "evaluate_every=2"]), tmp_path / "run"))
     assert [p.accuracy is not None for p in progress] == [False, True, False, True, True]
     lines = read_lines(tmp_path / "run" / "rounds.jsonl")
     assert [line["accuracy"].get("global_model/global_test") for line in lines] == [p.accuracy for p in progress]
-
-
-def test_local_accuracies_come_from_the_clients_held_out_examples(experiment: Experiment, tmp_path: Path) -> None:
-    settings = ["data.held_out=0.25", "partition.kind=dirichlet", "partition.clients=4"]
-    settings += ["calibration=none", "local.lr=0.001"]  # a bad model, right for some clients and wrong for others
-    held_out = changed(experiment, settings)
-    result = run_to_end(held_out, tmp_path / "run")
-    module, assembly = load(tmp_path / "run"), assemble(held_out)
-    right, held = [], []
-    for k in range(4):
-        client = assembly.client(k)
-        mine = client.held_out
-        assert mine.indices is not None
-        assert not set(mine.indices.tolist()) & set(client.examples.indices.tolist())
-        with torch.no_grad():
-            scores = module(mine.inputs[mine.indices])
-        right.append(int((scores.argmax(dim=1) == mine.labels[mine.indices]).sum()))
-        held.append(len(mine))
-    right, held = [r for r, n in zip(right, held, strict=True) if n], [n for n in held if n]
-    accuracy = result["accuracy"]["trained"]
-    assert accuracy["global_model/local_test/by_samples"] == pytest.approx(sum(right) / sum(held))
-    expected = np.mean([r / n for r, n in zip(right, held, strict=True)])
-    assert expected != pytest.approx(sum(right) / sum(held))  # otherwise both ways of weighing are one
-    assert accuracy["global_model/local_test/by_clients"] == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("wrong", [{"checkpoint_every": 0}, {"workers": -1}])
 def test_impossible_engines_are_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(ConfigError, match=next(iter(wrong))):
         Engine(**wrong)  # type: ignore[arg-type]
+
+
+class Failing:
+    """A fleet whose clients all fail in one round."""
+
+    def __init__(self, fleet: Any, failing_round: int) -> None:
+        self.fleet, self.clients, self.failing_round = fleet, fleet.clients, failing_round
+
+    def ask(self, clients: Any, request: Any) -> Any:
+        if request.round == self.failing_round:
+            return iter([Failure(client, f"client {client} has no power") for client in clients])
+        return self.fleet.ask(clients, request)
+
+    def close(self) -> None: ...
+
+
+@pytest.mark.parametrize(("failing_round", "error"), [(2, "round 2"), (3, "calibration")])
+def test_a_fatal_round_writes_its_rejections_and_can_be_repeated(
+    experiment: Experiment, tmp_path: Path, failing_round: int, error: str
+) -> None:
+    """Round 3 is the calibration after the last round."""
+    whole = run_to_end(experiment, tmp_path / "whole")
+    assembly = assemble(experiment)
+    environment = describe_environment(experiment, engine="local", device="cpu", workers=0)
+    with pytest.raises(FederationError, match=error):
+        for _ in run_assembled(
+            assembly,
+            lambda _: Failing(InProcess(assembly.clients), failing_round),
+            tmp_path / "run",
+            environment=environment,
+            checkpoint_every=100,
+        ):
+            pass
+    found = [(line["round"], line["client"], line["cause"]) for line in read_lines(tmp_path / "run" / REJECTIONS)]
+    assert found == [(failing_round, client, f"client {client} has no power") for client in range(4)]
+    assert run_to_end(experiment, tmp_path / "run", resume=True)["weights_sha256"] == whole["weights_sha256"]
+    assert read_lines(tmp_path / "run" / REJECTIONS) == []  # of the rounds that counted
+
+
+def test_two_starts_in_one_directory_leave_one_run(
+    experiment: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second start comes when the first has passed its checks and is about to write."""
+    begin, other = RunDirectory.begin, replace(experiment, seed=7)
+
+    def raced(self: RunDirectory, *given: Any) -> None:
+        monkeypatch.setattr(RunDirectory, "begin", begin)
+        with pytest.raises(RunError, match="another process is working on"):
+            run_to_end(other, tmp_path / "run")
+        begin(self, *given)
+
+    monkeypatch.setattr(RunDirectory, "begin", raced)
+    run_to_end(experiment, tmp_path / "run")
+    assert read_experiment(tmp_path / "run") == experiment
+    with pytest.raises(RunError, match="holds a run already"):
+        run_to_end(other, tmp_path / "run")
+
+
+def test_a_start_that_waited_for_another_one_to_finish_does_not_overwrite_it(
+    experiment: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    locked = RunDirectory.locked
+
+    def late(self: RunDirectory) -> Any:
+        monkeypatch.setattr(RunDirectory, "locked", locked)
+        run_to_end(experiment, tmp_path / "run")
+        return locked(self)
+
+    monkeypatch.setattr(RunDirectory, "locked", late)
+    with pytest.raises(RunError, match="holds a run already"):
+        run_to_end(replace(experiment, seed=7), tmp_path / "run")
+    assert read_experiment(tmp_path / "run") == experiment
+
+
+def test_a_new_run_directory_is_private_and_one_that_exists_keeps_its_mode(
+    experiment: Experiment, tmp_path: Path
+) -> None:
+    (tmp_path / "shared").mkdir(mode=0o755)
+    for name in ("new", "shared"):
+        run_to_end(experiment, tmp_path / name)
+    assert (tmp_path / "new").stat().st_mode & 0o777 == 0o700
+    assert (tmp_path / "shared").stat().st_mode & 0o777 == 0o755

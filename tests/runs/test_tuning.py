@@ -5,11 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from spherefed import tuning
 from spherefed.errors import ConfigError
 from spherefed.experiment import Experiment
 from spherefed.recipes.digits import digits
-from spherefed.runner import Engine
+from spherefed.runs import tuning
+from spherefed.runs.jobs import Watch
+from spherefed.runs.runner import Engine
 
 
 @pytest.fixture
@@ -19,7 +20,7 @@ def judged(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Experiment], 
     def install(formula: Callable[[Experiment], float]) -> list[Experiment]:
         seen: list[Experiment] = []
 
-        def score(experiment: Experiment, engine: Engine) -> dict[str, float]:
+        def score(name: str, experiment: Experiment, **_: object) -> dict[str, float]:
             seen.append(experiment)
             return {"trained": formula(experiment)}
 
@@ -68,7 +69,9 @@ def test_tuning_uses_a_validation_split_and_seeds_of_its_own(judged) -> None:  #
 def test_a_diverged_run_counts_as_the_worst_result() -> None:
     diverging = replace(digits(), rounds=2, data=replace(digits().data, examples=200, validation=0.15))
     diverging = replace(diverging, local=replace(diverging.local, lr=1e30))
-    assert tuning._score(diverging, Engine()) == {"trained": 0.0}
+    watch = Watch()
+    assert tuning._score("a", diverging, engine=Engine(), in_memory=None, watch=watch) == {"trained": 0.0}
+    assert watch == {}
 
 
 def test_unequal_grids_are_refused() -> None:

@@ -1,4 +1,4 @@
-"""Runs that are killed with SIGKILL, for the tests of resuming: `python dying.py FOLDER`.
+"""Runs that are killed with SIGKILL, for the tests of resuming: `python -m support.dying FOLDER`.
 
 Each way of dying gets a process of its own, forked from one interpreter because importing torch takes seconds.
 """
@@ -10,11 +10,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from small import blobs, save_arrays, tiny
-from spherefed import checkpoints, client, runner
-from spherefed.algorithms import Algorithm
+from spherefed.client import handle as client
 from spherefed.experiment import Data, Experiment
-from spherefed.server_optimizers import ServerSgd
+from spherefed.runs import finish, round_log, runner
+from spherefed.server.algorithms import Algorithm
+from spherefed.server.optimizers import ServerSgd
+from support.small import blobs, save_arrays, tiny
 
 ROUNDS = 20
 
@@ -67,7 +68,7 @@ def before_the_first_checkpoint(folder: Path) -> None:
 
 
 def in_mid_checkpoint(folder: Path) -> None:
-    overwrite, calls = checkpoints.overwrite, 0
+    overwrite, calls = round_log.overwrite, 0
 
     def torn(path: Path, content: bytes) -> None:
         nonlocal calls
@@ -78,23 +79,24 @@ def in_mid_checkpoint(folder: Path) -> None:
             die()
         overwrite(path, content)
 
-    checkpoints.overwrite = torn
+    round_log.overwrite = torn
     runner.run_to_end(experiment(folder), folder / "torn")
 
 
 def in_the_first_checkpoint(folder: Path) -> None:
-    write = checkpoints.write_bytes
+    write = round_log.write_bytes
 
     def torn(path: Path, content: bytes) -> None:
-        os.fsync = die
+        if path.name in round_log.CHECKPOINTS:
+            os.fsync = die
         write(path, content)
 
-    checkpoints.write_bytes = torn
+    round_log.write_bytes = torn
     runner.run_to_end(experiment(folder), folder / "first-checkpoint")
 
 
 def while_finishing(folder: Path) -> None:
-    runner.calibrate = die  # type: ignore[assignment]
+    finish.calibrate = die  # type: ignore[assignment]
     runner.run_to_end(experiment(folder), folder / "finishing")
 
 

@@ -9,7 +9,7 @@ from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
 from spherefed.deployment import app
-from spherefed.engines.flower import Exchange
+from spherefed.engines.flower import Messenger
 
 Spoil = Callable[[Message, Message], Message | None]
 """The question and the answer → what arrives; None: nothing does."""
@@ -75,5 +75,5 @@ class InProcessGrid(Grid):
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         return [self._ready.pop(name) for name in message_ids if name in self._ready]
 
-    def open(self, run: str) -> Exchange:
-        return Exchange(self, run, app.ANSWERS)
+    def open(self, run: str) -> Messenger:
+        return Messenger(self, run, app.REPLY_TYPES)

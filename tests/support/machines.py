@@ -7,20 +7,23 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
-from spherefed.deployment.folder import init
-from spherefed.deployment.roles import free_port
+from spherefed.deployment.folder import init, read_site, write_site
+from spherefed.deployment.limits import SiteLimits
+from spherefed.deployment.programs import free_port
 
 BIN = Path(sys.executable).parent
+LOW = SiteLimits(min_samples_per_feature=0, min_samples_per_class=1, calibrations=("ffc", "ccvr"))
 
 
-def surroundings(**more: str) -> dict[str, str]:
+def environment(**more: str) -> dict[str, str]:
     """As a user has them who has activated the environment."""
     return {**os.environ, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}", "OMP_NUM_THREADS": "1", **more}
 
 
-def until(happened: Callable[[], bool], what: str, seconds: float = 90.0) -> None:
+def until(happened: Callable[[], bool], what: str, seconds: float = 240.0) -> None:
     end = time.monotonic() + seconds
     while not happened():
         assert time.monotonic() < end, f"waited {seconds:g} s in vain: {what}"
@@ -51,11 +54,15 @@ def end_all(path: Path) -> None:
 class Deployment:
     """A deployment folder and the programs that were started from it."""
 
-    def __init__(self, path: Path, num_sites: int) -> None:
-        self.path = path
+    def __init__(self, path: Path, num_sites: int, address: str = "127.0.0.1") -> None:
+        self.path, self.address = path, address
         self.sites = [f"site-{number}" for number in range(num_sites)]
         self.port = free_port()
-        init(path, self.sites, address="127.0.0.1", port=self.port)
+        init(path, self.sites, address=address, port=self.port)
+        for name in self.sites:  # parts of a data set that all have, with limits like those of a simulation
+            site = read_site(path / "sites" / name)
+            kept = {"client_state": "client_state", "record": "record.json"}
+            write_site(path / "sites" / name, replace(site, data="digits", limits=LOW, **kept), authority=None)
         self.started: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self, *names: str, **variables: str) -> None:
@@ -64,7 +71,7 @@ class Deployment:
             folder = self.path / "server" if name == "server" else self.path / "sites" / name
             with self.log(name).open("ab") as log:
                 self.started[name] = subprocess.Popen(
-                    [folder / "start.sh"], stdout=log, stderr=log, env=surroundings(**variables), start_new_session=True
+                    [folder / "start.sh"], stdout=log, stderr=log, env=environment(**variables), start_new_session=True
                 )
 
     def start_all(self) -> None:
@@ -90,20 +97,20 @@ class Deployment:
     def run(self, experiment: Path, out: Path, *options: str) -> "subprocess.Popen[str]":
         command = [BIN / "spherefed", "deploy", "run", self.path / "server", experiment, "--out", out, *options]
         return subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=surroundings(), cwd=self.path
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment(), cwd=self.path
         )
 
     def run_to_end(self, experiment: Path, out: Path, *options: str) -> str:
         process = self.run(experiment, out, *options)
-        said, _ = process.communicate(timeout=300)
+        said, _ = process.communicate(timeout=900)
         assert process.returncode == 0, said
         return said
 
 
 @contextmanager
-def deployment(path: Path, num_sites: int = 4) -> Iterator[Deployment]:
+def deployment(path: Path, num_sites: int = 4, address: str = "127.0.0.1") -> Iterator[Deployment]:
     """With everything ended afterwards, in the way a user ends it."""
-    made = Deployment(path, num_sites)
+    made = Deployment(path, num_sites, address)
     try:
         yield made
         for process in made.started.values():

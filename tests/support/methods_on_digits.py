@@ -5,18 +5,19 @@ from typing import Any
 
 import pytest
 
-from small import tiny
-from spherefed import runner
-from spherefed.algorithms import fednova, fedrep
-from spherefed.calibration import Ccvr
+from spherefed.calibration import Ccvr, FfcGcv
+from spherefed.client.training import LocalTraining
 from spherefed.engines.local import InProcess
 from spherefed.experiment import Data, Experiment, Model
 from spherefed.losses import CrossEntropy
 from spherefed.messages import Failure
-from spherefed.nn.encoders import Mlp
-from spherefed.nn.heads import Learned, Orthonormal
-from spherefed.runs import RunDirectory
-from spherefed.training import LocalTraining
+from spherefed.nn.encoders import Mlp, SmallNet
+from spherefed.nn.feature_maps import RandomFourier
+from spherefed.nn.heads import Learned, Orthonormal, RidgeStart
+from spherefed.runs import runner
+from spherefed.runs.directory import RunDirectory
+from spherefed.server.algorithms import fednova, fedrep
+from support.small import tiny
 
 
 def spherefed(**changes: Any) -> Experiment:
@@ -50,6 +51,27 @@ def rep() -> Experiment:
     )
 
 
+def one_shot() -> Experiment:
+    """A frozen encoder and no round at all."""
+    return spherefed(
+        rounds=0,
+        local=None,
+        calibration=FfcGcv(),
+        model=Model(
+            encoder=SmallNet(norm="batch"),
+            frozen=True,
+            feature_map=RandomFourier(dim=32),
+            head=Orthonormal(),
+            normalize=True,
+        ),
+    )
+
+
+def ridge_start() -> Experiment:
+    """One upload for the first head, then training."""
+    return spherefed(model=Model(encoder=Mlp(widths=(16,)), head=RidgeStart(), normalize=True), calibration=None)
+
+
 def without_clients(experiment: Experiment, lost: set[int], out: Path) -> dict[str, Any]:
     """What the local engine makes of it when these clients fail at everything."""
 
@@ -58,13 +80,11 @@ def without_clients(experiment: Experiment, lost: set[int], out: Path) -> dict[s
             for answer in super().ask(clients, request):
                 yield Failure(answer.client, "lost") if answer.client in lost else answer
 
-    def hire(assembly: Any, engine: Any, directory: RunDirectory) -> InProcess:
-        return Lossy(
-            assembly.client, experiment.partition.clients, directory.memory() if experiment.keeps_memory else None
-        )
+    def make_fleet(assembly: Any, engine: Any, directory: RunDirectory, in_memory: Any = None) -> InProcess:
+        return Lossy(assembly.clients, directory.client_states() if experiment.keeps_client_state else None)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runner, "_fleet", hire)
+        patch.setattr(runner, "make_fleet", make_fleet)
         for _ in runner.run(experiment, out):
             pass
     return RunDirectory(out).result()

@@ -14,11 +14,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from namespace import ray_processes
-from small import assembled, blobs, in_process
-from spherefed.algorithms import fednova, fedrep
 from spherefed.assembly import Assembly, assemble
 from spherefed.calibration import Ccvr, Ffc
+from spherefed.client.training import LocalTraining
 from spherefed.data.examples import Augment
 from spherefed.data.partition import Dirichlet, Iid
 from spherefed.engines.local import InProcess
@@ -26,16 +24,19 @@ from spherefed.engines.ray import RayFleet, ray
 from spherefed.engines.ray_cluster import Cluster
 from spherefed.errors import ConfigError, EngineError
 from spherefed.experiment import Data, Experiment, Model
-from spherefed.federation import Fleet, Round, federate
 from spherefed.files import read_tensors
-from spherefed.gathering import calibrate
-from spherefed.losses import MeanSquares
+from spherefed.losses import MeanSquaredError
 from spherefed.messages import Failure, Train
-from spherefed.nn.encoders import Mlp
+from spherefed.nn.encoders import CallableEncoder, Mlp
 from spherefed.nn.heads import Orthonormal
-from spherefed.runner import Engine, run_to_end
+from spherefed.runs.loading import load
+from spherefed.runs.runner import Engine, run_to_end
+from spherefed.server.algorithms import fednova, fedrep
+from spherefed.server.collection import calibrate
+from spherefed.server.federation import Fleet, Round, federate
 from spherefed.tensors import digest
-from spherefed.training import LocalTraining
+from support.namespace import ray_processes
+from support.small import assembled, blobs, in_process
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -79,7 +80,7 @@ def digits(**changes: Any) -> Experiment:
 
 SPHERE = {
     "model": Model(encoder=Mlp(widths=(16,)), head=Orthonormal(), normalize=True),
-    "loss": MeanSquares(),
+    "loss": MeanSquaredError(),
     "calibration": Ffc(),
     "local": LocalTraining(lr=1.0, epochs=1),
 }
@@ -93,7 +94,7 @@ def digests(fleet: Fleet, assembly: Assembly) -> tuple[str, str]:
     rounds = list(federate(fleet, assembly.initial(), assembly.plan()))
     model = rounds[-1].model
     calibrated = calibrate(calibration, fleet, model, assembly.context(model, assembly.experiment.rounds))
-    assert [r.refused for r in rounds] == [()] * assembly.experiment.rounds
+    assert [r.rejected for r in rounds] == [()] * assembly.experiment.rounds
     return calibrated.model.digest(), digest(calibrated.total)
 
 
@@ -102,7 +103,7 @@ def digests(fleet: Fleet, assembly: Assembly) -> tuple[str, str]:
 def test_ray_gives_the_weights_and_statistics_of_the_local_engine(method: str, stack: int) -> None:
     experiment = digits(**CALIBRATED[method], stack=stack)
     here = assemble(experiment)
-    expected = digests(InProcess(here.client, 4, stack=here.stack()), here)
+    expected = digests(InProcess(here.clients), here)
     there = assemble(experiment)
     with closing(RayFleet(there, 1)) as fleet:
         assert digests(fleet, there) == expected
@@ -119,10 +120,34 @@ def test_what_clients_remember_travels_and_is_kept_in_the_run_directory(tmp_path
     for engine in (Engine(), Engine(kind="ray", workers=2)):
         path = tmp_path / engine.kind
         result = run_to_end(experiment, path, engine=engine)
-        memory = {file.name: digest(read_tensors(file)[0]) for file in (path / "memory").iterdir()}
+        memory = {file.name: digest(read_tensors(file)[0]) for file in (path / "client_states").iterdir()}
         outcomes.append((result["weights_sha256"], result["accuracy"], result["personal"], memory))
     assert outcomes[0] == outcomes[1]
     assert len(outcomes[0][-1]) == 4
+
+
+OWN_NET = """
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self, width=8):
+        super().__init__()
+        self.layer = torch.nn.Linear(64, width)
+
+    def forward(self, x):
+        return torch.tanh(self.layer(x.flatten(1)))
+"""
+
+
+def test_actors_find_an_own_encoder_in_the_folder_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The module is on no path of the actors; they get its folder and compare its source."""
+    (tmp_path / "net_of_a_user.py").write_text(OWN_NET)
+    monkeypatch.chdir(tmp_path)
+    experiment = digits(model=Model(encoder=CallableEncoder("net_of_a_user:Net", (("width", 12),))))
+    engines = (Engine(), Engine(kind="ray", workers=2))
+    results = [run_to_end(experiment, tmp_path / engine.kind, engine=engine) for engine in engines]
+    assert results[0]["weights_sha256"] == results[1]["weights_sha256"]
+    assert load(tmp_path / "ray")(torch.zeros(1, 1, 8, 8)).shape == (1, 10)
 
 
 # Whatever happens to actors
@@ -151,6 +176,7 @@ class Fate:
             except FileNotFoundError:
                 continue
             if file == self.death:
+                time.sleep(0.5)  # until the answer to the ping before is on its way: the actor is then known to work
                 os.kill(os.getpid(), signal.SIGKILL)
             time.sleep(600)
         return inputs
@@ -161,9 +187,9 @@ def test_an_actor_that_cannot_begin_ends_the_run_with_its_reason(tmp_path: Path)
     # Before the tests that share a fleet: its two actors hold both of the cluster's CPUs.
     assembly = assembled()
     broken = replace(
-        assembly, dataset=replace(assembly.dataset, mapped=True), experiment=digits(data=Data(name="cifar10"))
+        assembly, dataset=replace(assembly.dataset, memory_mapped=True), experiment=digits(data=Data(name="cifar10"))
     )
-    with pytest.raises(EngineError, match=r"could not begin: .*cifar10"):
+    with pytest.raises(EngineError, match=r"could not start: .*cifar10"):
         RayFleet(broken, 1, data_root=str(tmp_path))
 
 
@@ -205,16 +231,16 @@ def test_an_actor_killed_in_mid_round_costs_one_client_and_the_next_round_is_who
     done = rounds(fleet)
     assert not fate.death.exists()
     assert [len(r.clients) for r in done] == [9, 10, 10]
-    (refusal,) = done[0].refused
-    assert refusal.cause == "its actor died"
+    (rejection,) = done[0].rejected
+    assert rejection.cause == "its actor died"
     wait_until(lambda: rounds(fleet) is not None and len(fleet.nodes) == 2)
     assert weights(rounds(fleet)) == expected
 
 
 def test_an_actor_killed_while_idle_costs_nothing(fleet: RayFleet, expected: list[str]) -> None:
-    ray.kill(fleet._seats[0].actor)
+    ray.kill(fleet._slots[0].actor)
     done = rounds(fleet)
-    assert [r.refused for r in done] == [(), (), ()]
+    assert [r.rejected for r in done] == [(), (), ()]
     assert weights(done) == expected
 
 

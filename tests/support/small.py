@@ -1,30 +1,44 @@
 """Experiments and data sets small enough to be run many times, shared by the tests."""
 
 import copy
+import os
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
+from numpy.typing import NDArray
 
-from spherefed.assembly import Assembly, build_classifier, split_data
+from spherefed import files
+from spherefed.assembly import Assembly, build_local_model, build_parts, split_data
 from spherefed.calibration import Ffc
+from spherefed.client.client_state import ClientState
+from spherefed.client.handle import Client, handle
+from spherefed.client.local_model import LocalModel
+from spherefed.client.training import LocalTraining, Trained, train
 from spherefed.data.examples import Augment, Examples
 from spherefed.data.partition import Iid
 from spherefed.data.sources import Dataset
 from spherefed.engines.local import InProcess
 from spherefed.experiment import Experiment, Model
-from spherefed.federation import Fleet
-from spherefed.gathering import Calibrated, calibrate
-from spherefed.losses import MeanSquares
-from spherefed.messages import ModelState
+from spherefed.losses import MeanSquaredError
+from spherefed.messages import ModelState, Request, TrainReply
 from spherefed.nn.encoders import Mlp
 from spherefed.nn.heads import Orthonormal
-from spherefed.training import LocalTraining
-from spherefed.workbench import Workbench
+from spherefed.server.aggregation import Aggregate, Aggregator
+from spherefed.server.collection import Calibrated, calibrate
+from spherefed.server.federation import Fleet
 
 CPU = torch.device("cpu")
+
+
+def without_flushing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let files be written without waiting for the disk: for tests that do not look at durability."""
+    monkeypatch.setattr(os, "fsync", lambda handle: None)
+    monkeypatch.setattr(files, "_flush", lambda handle: None)  # bound to fdatasync where there is one
 
 
 def blobs(num_train: int = 90, num_test: int = 30, num_classes: int = 3, augment: Augment | None = None) -> Dataset:
@@ -43,6 +57,10 @@ def blobs(num_train: int = 90, num_test: int = 30, num_classes: int = 3, augment
     )
 
 
+def random_labels(num: int, num_classes: int, seed: int = 0) -> NDArray[np.int64]:
+    return np.random.default_rng(seed).integers(num_classes, size=num)
+
+
 def tiny(**changes: Any) -> Experiment:
     """SphereFed with FFC on four clients, three rounds."""
     values: dict[str, Any] = {
@@ -51,7 +69,7 @@ def tiny(**changes: Any) -> Experiment:
         "local": LocalTraining(lr=0.5, epochs=2, batch_size=8),
         "partition": Iid(clients=4),
         "model": Model(encoder=Mlp(widths=(8,)), head=Orthonormal(), normalize=True),
-        "loss": MeanSquares(),
+        "loss": MeanSquaredError(),
         "calibration": Ffc(),
         "stack": 0,  # one by one, whatever the size of the model: clients that are watched, or live elsewhere
     }
@@ -59,23 +77,49 @@ def tiny(**changes: Any) -> Experiment:
 
 
 def assembled(dataset: Dataset | None = None, **changes: Any) -> Assembly:
-    """What `assembly.assemble` makes, from a data set that has no name."""
+    """What `assembly.assemble` builds, from a data set that has no name."""
     experiment, data = tiny(**changes), dataset or blobs()
-    classifier = build_classifier(experiment, data.input_shape, data.num_classes)
-    return Assembly(experiment, data, split_data(experiment, data), Workbench(classifier))
+    return build_parts(experiment, data, split_data(experiment, data))
 
 
 def in_double(assembly: Assembly) -> Assembly:
-    """The same federation, computed in float64: what rounding hides in float32 shows, and chaos does not."""
-    data = assembly.dataset
+    """The same federation in float64, where rounding does not hide differences and small errors do not grow."""
+    data, experiment = assembly.dataset, replace(assembly.experiment, stack=0)
     assert data.train.prepare is None
     train = Examples(data.train.inputs.double(), data.train.labels)
-    bench = Workbench(copy.deepcopy(assembly.bench.classifier).double(), assembly.experiment.algorithm.share)
-    return Assembly(assembly.experiment, replace(data, train=train), assembly.partition, bench)
+    local_model = build_local_model(experiment, copy.deepcopy(assembly.local_model.classifier).double())
+    return Assembly(experiment, replace(data, train=train), assembly.partition, local_model)
+
+
+def with_stack(assembly: Assembly, size: int) -> Assembly:
+    """The same federation with so many clients stacked; 0: one at a time."""
+    experiment = replace(assembly.experiment, stack=size)
+    local_model = build_local_model(experiment, assembly.local_model.classifier)
+    return Assembly(experiment, assembly.dataset, assembly.partition, local_model)
 
 
 def in_process(assembly: Assembly) -> InProcess:
-    return InProcess(assembly.client, len(assembly.partition.parts))
+    return InProcess(assembly.clients)
+
+
+def handle_one(client: Client, request: Request, state: ClientState | None) -> Any:
+    """The reply and the new state of one client."""
+    ((reply, new_state),) = handle([client], request, [state])
+    return reply, new_state
+
+
+def train_one(local_model: LocalModel, examples: Examples, *, order: np.random.Generator, **settings: Any) -> Trained:
+    """Train one client."""
+    (trained,) = train(local_model, [examples], [order], **settings)
+    return trained
+
+
+def aggregate(replies: Iterable[TrainReply], **settings: Any) -> Aggregate | None:
+    """The mean of these replies."""
+    aggregator = Aggregator(**settings)
+    for reply in replies:
+        aggregator.add(reply)
+    return aggregator.result()
 
 
 def calibrated(assembly: Assembly, fleet: Fleet, model: ModelState, calibration: Ffc | None = None) -> Calibrated:

@@ -1,0 +1,286 @@
+"""Data and encoders that the caller has in memory."""
+
+import json
+import os
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import spherefed as sf
+from spherefed.data.in_memory import clients_in_memory, dataset_in_memory
+from spherefed.tensors import digest
+
+
+def blobs(size: int = 200, dim: int = 6, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Three Gaussian blobs."""
+    rng = np.random.default_rng(seed)
+    labels = np.arange(size) % 3
+    centres = np.random.default_rng(9).normal(scale=4, size=(3, dim))
+    return (centres[labels] + rng.normal(size=(size, dim))).astype(np.float32), labels
+
+
+def experiment(**changes: Any) -> sf.Experiment:
+    usual: dict[str, Any] = {"rounds": 3, "local": {"epochs": 3}, "partition": {"alpha": 1.0, "clients": 4}}
+    return sf.recipe("digits", **usual | changes)
+
+
+def net() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 16), nn.Tanh())
+
+
+class Rows(torch.utils.data.Dataset[Any]):
+    """A map-style data set of (input, label)."""
+
+    def __init__(self, x: np.ndarray, y: np.ndarray, *, as_dict: bool = False) -> None:
+        self.x, self.y, self.as_dict = torch.from_numpy(x), y, as_dict
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def __getitem__(self, index: int) -> Any:
+        label = int(self.y[index])
+        return {"pixels": self.x[index], "digit": label} if self.as_dict else (self.x[index], label)
+
+
+class HuggingFace:
+    """The attributes of a Hugging Face dataset that are used."""
+
+    def __init__(self, x: np.ndarray, y: np.ndarray) -> None:
+        self._columns = {"image": list(x), "label": list(y)}
+        self.features = {"image": None, "label": type("ClassLabel", (), {"names": ["a", "b", "c"]})()}
+
+    @property
+    def column_names(self) -> list[str]:
+        return list(self._columns)
+
+    def __getitem__(self, name: str) -> Any:
+        return self._columns[name]
+
+
+def forms() -> dict[str, tuple[Any, dict[str, str]]]:
+    x, y = blobs()
+    batches = [(torch.from_numpy(x[i : i + 64]), torch.from_numpy(y[i : i + 64])) for i in range(0, len(y), 64)]
+    return {
+        "arrays": ((x, y), {}),
+        "float64": ((x.astype(np.float64), y.astype(np.uint8)), {}),
+        "tensors": ((torch.from_numpy(x), torch.from_numpy(y)), {}),
+        "lists": ((x.tolist(), y.tolist()), {}),
+        "torch Dataset": (Rows(x, y), {}),
+        "torch Dataset of dicts": (Rows(x, y, as_dict=True), {"image_key": "pixels", "label_key": "digit"}),
+        "Hugging Face": (HuggingFace(x, y), {}),
+        "dict": ({"image": x, "label": y}, {}),
+        "dict with other keys": ({"features": x, "kind": y}, {"image_key": "features", "label_key": "kind"}),
+        "batches": (batches, {}),
+        "DataLoader": (iter(batches), {}),
+        "dict batches": ([{"image": a, "label": b} for a, b in batches], {}),
+    }
+
+
+@pytest.mark.parametrize("form", forms())
+def test_every_form_of_the_same_data_gives_the_same_data_set(form: str) -> None:
+    data, keys = forms()[form]
+    made, usual = dataset_in_memory(data, **keys), dataset_in_memory(blobs())
+    assert digest({"x": made.train.inputs, "y": made.train.labels}) == digest(
+        {"x": usual.train.inputs, "y": usual.train.labels}
+    )
+    assert (len(made.train), len(made.test)) == (160, 40)
+
+
+def test_a_pandas_frame_is_a_data_set() -> None:
+    pandas = pytest.importorskip("pandas")
+    x, y = blobs()
+    frame = pandas.DataFrame(x).assign(hospital=[["north", "south", "west"][label] for label in y])
+    made = dataset_in_memory(frame, label_key="hospital")
+    assert made.classes == ("north", "south", "west")
+    assert torch.equal(made.train.inputs, dataset_in_memory((x, y)).train.inputs)
+    assert sf.run(experiment(), data=frame, label_key="hospital", encoder=net(), progress=False).accuracy > 0.9
+
+
+def test_a_real_hugging_face_dataset_is_a_data_set() -> None:
+    datasets = pytest.importorskip("datasets")
+    x, y = blobs()
+    pyarrow = pytest.importorskip("pyarrow")
+    table = pyarrow.table({"image": x.tolist(), "label": y.tolist()})
+    # With a fingerprint of its own, the library does not pickle the table to compute one.
+    made = dataset_in_memory(datasets.Dataset(datasets.table.InMemoryTable(table), fingerprint="blobs"))
+    assert torch.allclose(made.train.inputs, dataset_in_memory((x, y)).train.inputs)
+
+
+def test_a_dict_of_a_training_and_a_test_set_is_used_as_it_is() -> None:
+    x, y = blobs()
+    splits = {"train": HuggingFace(x[:150], y[:150]), "test": HuggingFace(x[150:], y[150:])}
+    made = dataset_in_memory(splits)
+    assert (len(made.train), len(made.test), made.classes) == (150, 50, ("a", "b", "c"))
+    assert torch.equal(made.test.inputs, torch.from_numpy(x[150:]))
+
+
+def test_images_in_bytes_become_channels_first_in_0_to_1() -> None:
+    images = np.random.default_rng(0).integers(0, 256, size=(10, 5, 7, 3), dtype=np.uint8)
+    made = dataset_in_memory((images, [0, 1] * 5), test=(images, [0, 1] * 5))
+    assert made.input_shape == (3, 5, 7)
+    assert torch.equal(made.test.inputs[4, 2], torch.from_numpy(images[4, :, :, 2].astype(np.float32) / 255))
+    assert dataset_in_memory((images[..., 0], [0, 1] * 5)).input_shape == (1, 5, 7)
+
+
+def test_token_ids_stay_whole_numbers_and_train_an_embedding(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    labels = np.arange(200) % 2
+    tokens = rng.integers(0, 10, size=(200, 6)) + 10 * labels[:, None]
+    encoder = nn.Sequential(nn.EmbeddingBag(20, 8))
+    result = sf.run(
+        experiment(local={"lr": 0.5}), data=(tokens, labels), encoder=encoder, out=tmp_path / "r", progress=False
+    )
+    assert json.loads((tmp_path / "r" / "dataset.json").read_text())["input_dtype"] == "int64"
+    assert result.accuracy > 0.9
+    assert result.model(torch.zeros(1, 6, dtype=torch.int64)).shape == (1, 2)
+
+
+def test_text_labels_and_an_explicit_test_set() -> None:
+    x, y = blobs()
+    names = np.array(["cat", "dog", "eel"])
+    made = dataset_in_memory((x, names[y]), test=(x[:20], list(names[y[:20]])))
+    assert made.classes == ("cat", "dog", "eel")
+    assert (len(made.train), len(made.test)) == (200, 20)
+    assert made.train.labels.tolist() == y.tolist()
+
+
+def test_natural_clients_keep_their_own_data() -> None:
+    parts = [blobs(60, seed=1), blobs(30, seed=2), blobs(90, seed=3)]
+    data, partition = clients_in_memory(parts, test=blobs(40, seed=4))
+    assert partition.sizes.tolist() == [60, 30, 90]
+    for (x, y), indices in zip(parts, partition.parts, strict=True):
+        assert torch.equal(data.train.take(indices).all_labels(), torch.from_numpy(y))
+        assert torch.equal(data.train.inputs[indices], torch.from_numpy(x))
+
+
+def test_natural_clients_train_without_a_partition(tmp_path: Path) -> None:
+    parts = [blobs(60, seed=1), blobs(30, seed=2), blobs(90, seed=3)]
+    result = sf.run(experiment(), clients=parts, encoder=net(), out=tmp_path / "run", progress=False)
+    assert result.experiment.partition.clients == 3
+    assert result.accuracy > 0.9
+    assert sum(record["clients"] for record in result.records()) == 9
+    other = sf.run(experiment(), clients=parts[::-1], encoder=net(), progress=False)
+    assert other.experiment.data.name != result.experiment.data.name
+    with pytest.raises(sf.ConfigError, match="validation does not go with one data set per client"):
+        sf.tune(experiment(), ["fedavg"], {"local.lr": [0.1, 0.2, 0.3]}, clients=parts, encoder=net(), seeds=1)
+
+
+def test_a_module_is_copied_and_its_weights_serve_every_seed(tmp_path: Path) -> None:
+    encoder = net()
+    before = digest(encoder.state_dict())
+    results = [
+        sf.run(experiment(seed=s), data=blobs(), encoder=encoder, out=tmp_path / str(s), progress=False) for s in (0, 1)
+    ]
+    assert digest(encoder.state_dict()) == before
+    for result in results:
+        plain = json.loads((result.path / "experiment.json").read_text())["model"]["encoder"]
+        assert plain == {"kind": "in-memory", "sha256": before, "module": "Sequential"}
+    assert results[0].summary["weights_sha256"] != results[1].summary["weights_sha256"]
+
+
+def test_load_resume_and_ray_need_the_module_again(tmp_path: Path) -> None:
+    steps = sf.iter_rounds(experiment(), data=blobs(), encoder=net(), out=tmp_path / "run")
+    next(steps)
+    steps.close()
+    for inputs in ({"data": blobs()}, {"encoder": net()}, {"data": blobs(seed=5), "encoder": net()}):
+        with pytest.raises(sf.SpherefedError):
+            sf.run(experiment(), out=tmp_path / "run", resume=True, progress=False, **inputs)
+    result = sf.run(experiment(), out=tmp_path / "run", resume=True, data=blobs(), encoder=net(), progress=False)
+    whole = sf.run(experiment(), data=blobs(), encoder=net(), progress=False)
+    assert result.summary["weights_sha256"] == whole.summary["weights_sha256"]
+    with pytest.raises(sf.ModelError, match="pass encoder= again"):
+        sf.load(tmp_path / "run")
+    x = torch.from_numpy(blobs()[0][:5])
+    assert torch.equal(sf.load(tmp_path / "run", encoder=net())(x), result.model(x))
+    with pytest.raises(sf.ConfigError, match="cannot be sent to a Ray cluster"):
+        sf.run(experiment(), data=blobs(), encoder=net(), engine=sf.Engine(kind="ray"), progress=False)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_forked_workers_give_the_bits_of_one_process() -> None:
+    class Local(nn.Module):
+        """A class that no other process can import."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(6, 8)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.tanh(self.layer(x))
+
+    encoder = Local()
+    alone, forked = (
+        sf.run(experiment(), data=blobs(), encoder=encoder, engine=sf.Engine(workers=w), progress=False) for w in (0, 2)
+    )
+    assert alone.summary["weights_sha256"] == forked.summary["weights_sha256"]
+
+
+MISTAKES: dict[str, tuple[Any, dict[str, Any], str]] = {
+    "not data": (3, {}, "data is a int; allowed are"),
+    "lengths": (([[1.0], [2.0]], [0]), {}, "2 inputs but 1 labels"),
+    "one example": (([[1.0]], [0]), {}, "too few"),
+    "label shape": (([[1.0], [2.0]], [[0], [1]]), {}, "one-dimensional"),
+    "negative label": (([[1.0], [2.0]], [0, -1]), {}, "number the classes from 0"),
+    "fractional label": (([[1.0], [2.0]], [0.5, 1.0]), {}, "texts or whole numbers"),
+    "text inputs": ((np.array([["a"], ["b"]]), [0, 1]), {}, "inputs must be numbers"),
+    "unequal shapes": (([np.zeros(2), np.zeros(3)], [0, 1]), {}, "equal shapes"),
+    "no column": ({"image": [[1.0]], "digit": [0]}, {}, "no column 'label'"),
+    "wrong key": (
+        {"image": [[1.0]], "label": [0]},
+        {"label_key": "lable"},
+        "no column 'lable'; name one of the columns image, label",
+    ),
+    "not a number": (([[float("nan")], [2.0], [3.0]], [0, 1, 0]), {}, "NaN or infinity"),
+    "unknown test label": ((np.zeros((4, 2)), [0, 1] * 2), {"test": (np.zeros((2, 3)), [0, 1])}, "same shape"),
+}
+
+
+@pytest.mark.parametrize(("data", "keys", "words"), MISTAKES.values(), ids=MISTAKES)
+def test_a_mistake_in_the_data_is_named(data: Any, keys: dict[str, Any], words: str) -> None:
+    with pytest.raises(sf.DataError, match=words):
+        dataset_in_memory(data, **keys)
+
+
+def test_an_encoder_for_other_inputs_says_so() -> None:
+    with pytest.raises(sf.ModelError, match=r"cannot read inputs of \(6,\), float32"):
+        sf.run(experiment(), data=blobs(), encoder=nn.Linear(5, 4), progress=False)
+    with pytest.raises(sf.ModelError, match=r"inputs of \(6,\), int64"):
+        sf.run(experiment(), data=(np.ones((20, 6), dtype=int), [0, 1] * 10), encoder=nn.Linear(6, 4), progress=False)
+
+
+SCRIPT = """
+import numpy as np
+import spherefed as sf
+from torch import nn
+
+rng = np.random.default_rng(0)
+y = rng.integers(0, 4, size=400)
+X = rng.normal(size=(400, 12)) + 3.0 * np.eye(4, 12)[y]
+net = nn.Sequential(nn.Linear(12, 32), nn.ReLU())
+experiment = sf.recipe("digits", rounds=8, local={"epochs": 2})
+table = sf.compare(experiment, ["fedavg", "fedavg+spherefed"], seeds=2, tuned=TUNED, data=(X, y), encoder=net)
+FRAME
+table.plot().savefig("curves.png")
+"""
+
+
+@pytest.mark.slow
+def test_twelve_lines_compare_methods_on_an_own_net_and_own_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    tuned = '{"fedavg": {"local.lr": 0.1}, "fedavg+spherefed": {"local.lr": 1.0}}'
+    has_pandas = find_spec("pandas") is not None
+    script = SCRIPT.replace("TUNED", tuned).replace("FRAME", "frame = table.frame()" if has_pandas else "frame = None")
+    assert len(script.strip().splitlines()) <= 12
+    names: dict[str, Any] = {}
+    exec(script, names)  # our own script
+    assert min(names["table"].accuracy.values()) > 0.7
+    assert not has_pandas or list(names["frame"]["seed"]) == [0, 1, 0, 1]
+    assert (tmp_path / "curves.png").stat().st_size > 1000

@@ -1,0 +1,210 @@
+"""Whole experiments from Python: run, iter_rounds, compare, tune, and the values that they return."""
+
+import gc
+import inspect
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass, replace
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+import pytest
+import torch
+
+import spherefed as sf
+from spherefed.client.evaluation import GLOBAL_TEST
+from spherefed.runs.runner import run_to_end
+from support.own.encoders import TinyConfig
+from support.own.loss import Focal
+
+
+def short(**changes: Any) -> sf.Experiment:
+    return sf.recipe("digits", **{"rounds": 2, "local": {"epochs": 1}, "partition": {"clients": 4}} | changes)
+
+
+def test_every_exported_name_exists() -> None:
+    for name in sf.__all__:
+        assert getattr(sf, name) is not None, name
+    assert sf.__version__.count(".") == 2
+
+
+def test_everything_needed_to_build_an_experiment_is_exported() -> None:
+    built = sf.Experiment(
+        name="mine",
+        rounds=1,
+        local=sf.LocalTraining(lr=0.1),
+        data=sf.Data(name="digits"),
+        partition=sf.Dirichlet(alpha=1.0),
+        model=sf.Model(encoder=sf.Mlp(widths=(16,)), head=sf.Orthonormal(), normalize=True),
+        loss=sf.MeanSquaredError(),
+        algorithm=sf.Algorithm(server=sf.ServerAdam()),
+        schedule=sf.Constant(),
+        calibration=sf.Ffc(),
+    )
+    assert sf.run(built, progress=False).rounds == 1
+
+
+def parts_of(hint: Any) -> Iterator[Any]:
+    """The dataclasses that a field may have, and those of their fields."""
+    for member in get_args(hint) or (hint,):
+        if is_dataclass(member) and isinstance(member, type):
+            yield member
+            hints = get_type_hints(member)
+            for each in fields(member):
+                yield from parts_of(hints[each.name])
+
+
+def test_every_built_in_part_of_an_experiment_is_exported() -> None:
+    names = {part.__name__ for part in parts_of(sf.Experiment)}
+    assert {"Dirichlet", "Refit", "Krum", "RandomRelu", "Limits"} <= names
+    internal = {"InMemoryEncoder"}  # made by encoder=
+    assert sorted(name for name in names - internal if name not in sf.__all__) == []
+
+
+def test_a_recipe_takes_a_method_and_changes() -> None:
+    made = sf.recipe("digits", method="fedprox+spherefed", rounds=7, local={"epochs": 3}, calibration={"ridge": 0.5})
+    assert (made.rounds, made.local.epochs, made.algorithm.prox_mu) == (7, 3, 0.01)
+    assert (made.calibration, made.loss) == (sf.Ffc(ridge=0.5), sf.MeanSquaredError())
+    assert sf.recipe("digits", method="fedavg+spherefed").local.lr != sf.recipe("digits").local.lr  # tuned
+
+
+def test_a_recipe_takes_components_as_values() -> None:
+    made = sf.recipe("digits", loss=Focal(gamma=1.0), model={"encoder": TinyConfig(width=4), "normalize": True})
+    assert (made.loss, made.model.encoder, made.model.normalize) == (Focal(gamma=1.0), TinyConfig(width=4), True)
+    assert sf.recipe("digits", model={"encoder": {"widths": (7, 3), "kind": "mlp"}}).model.encoder == sf.Mlp(
+        widths=(7, 3)
+    )
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: sf.recipe("digit"), "did you mean 'digits'"),
+        (lambda: sf.recipe("digits", method="spherefed"), "needs a base algorithm: write fedavg"),
+        (lambda: sf.recipe("digits", method="fedpro"), "did you mean 'fedprox'"),
+        (lambda: sf.recipe("digits", method="fedavg+sphere"), "did you mean 'spherefed'"),
+        (lambda: sf.recipe("digits", round=3), "did you mean 'rounds'"),
+        (lambda: sf.recipe("digits", local={"lr": "big"}), "local.lr must be a number"),
+        (lambda: sf.compare(sf.recipe("digits"), [], seeds=1), "at least one method"),
+        (lambda: sf.tune(sf.recipe("digits"), grid={"a": [1], "b": [2]}), "one path"),
+        (lambda: sf.run(short(), test=([[1.0]], [0])), "test= was given without data="),
+        (lambda: sf.run(short(), data=([[1.0]], [0]), clients=[]), "either data="),
+        (lambda: sf.run(short(), encoder=torch.nn.Linear), "must be an nn.Module, got the class Linear"),
+    ],
+)
+def test_mistakes_are_named(call: Any, words: str) -> None:
+    with pytest.raises(sf.SpherefedError, match=words):
+        call()
+
+
+def test_run_gives_the_bits_of_the_command_line(tmp_path: Path) -> None:
+    result = sf.run(short(method="fedavg+spherefed"), out=str(tmp_path / "python"), progress=False)
+    other = run_to_end(short(method="fedavg+spherefed"), tmp_path / "runner")
+    assert result.summary["weights_sha256"] == other["weights_sha256"]
+    assert result.path == tmp_path / "python"
+    assert result.accuracy == result.accuracies["calibrated"][GLOBAL_TEST]
+    assert sf.Result(tmp_path / "python").accuracy == result.accuracy
+    assert [record["round"] for record in result.records()] == [1, 2]
+    assert repr(result) == f"Result({str(result.path)!r}, accuracy={result.accuracy:.2%}, rounds=2)"
+    assert f"{result.accuracy:.2%}" in result._repr_html_()
+
+
+def test_a_run_without_out_keeps_its_folder_while_the_result_lives() -> None:
+    result = sf.run(short(rounds=1), progress=False)
+    path = result.path
+    assert result.model(torch.zeros(1, 1, 8, 8)).shape == (1, 10)
+    del result
+    gc.collect()
+    assert not path.parent.exists()
+
+
+def test_a_result_of_a_comparison_keeps_the_folder() -> None:
+    kept = sf.compare(short(rounds=1), ["fedavg"], seeds=1, progress=False)["fedavg"][0]
+    gc.collect()
+    assert kept.model.num_classes == 10
+
+
+def test_rounds_are_watched_one_by_one_and_resumed(tmp_path: Path) -> None:
+    assert [step.index for step in sf.iter_rounds(short())] == [0, 1]
+    for step in sf.iter_rounds(short(rounds=3), out=tmp_path / "run"):
+        if step.index == 1:
+            break
+    result = sf.run(short(rounds=3), out=tmp_path / "run", resume=True, progress=False)
+    whole = sf.run(short(rounds=3), progress=False)
+    assert result.summary["weights_sha256"] == whole.summary["weights_sha256"]
+
+
+def test_a_comparison_gives_a_table_and_a_figure() -> None:
+    made = sf.compare(short(), ["fedavg", "fedavg+ffc"], tuned={"fedavg": {"local.lr": 0.2}}, seeds=2, progress=False)
+    assert [(r["method"], r["seed"]) for r in made.records()] == [
+        ("fedavg", 0), ("fedavg", 1), ("fedavg+ffc", 0), ("fedavg+ffc", 1),
+    ]  # fmt: skip
+    assert made["fedavg"][0].experiment.local.lr == 0.2
+    assert made.accuracy.keys() == {"fedavg", "fedavg+ffc"}
+    assert len(made.curves()) == 8
+    lines = made.plot().axes[0].get_legend_handles_labels()[1]
+    assert lines == ["fedavg", "fedavg+ffc", "fedavg+ffc, calibrated"]
+    assert "fedavg+ffc" in repr(made)
+    assert "<td>fedavg</td>" in made._repr_html_()
+
+
+def test_a_comparison_takes_experiments_by_name() -> None:
+    mine = replace(short(rounds=1), loss=Focal())
+    made = sf.compare(short(), {"usual": short(rounds=1), "focal": mine}, seeds=1, progress=False)
+    assert list(made.results) == ["usual", "focal"]
+
+
+def test_methods_without_tuned_values_are_named() -> None:
+    with pytest.warns(UserWarning, match=r"not tuned: fedavg \(local.lr 0.3\), fedavg\+babu"):
+        sf.compare(short(rounds=1, local={"lr": 0.3}), ["fedavg", "fedavg+babu"], seeds=1, progress=False)
+
+
+def test_recipes_are_compared_at_their_tuned_rates() -> None:
+    made = sf.compare(sf.recipe("digits", rounds=1), ["fedavg", "fedavg+spherefed"], seeds=1, progress=False)
+    tuned = sf.recipe("digits", method="fedavg+spherefed").local.lr
+    assert made["fedavg+spherefed"][0].experiment.local.lr == tuned
+
+
+def test_tuning_chooses_on_a_validation_split(tmp_path: Path) -> None:
+    made = sf.tune(short(rounds=1), ["fedavg"], {"local.lr": [0.01, 0.1, 0.3]}, seeds=1)
+    tried = {record["local.lr"]: record["trained"] for record in made.records()}
+    assert made.chosen["fedavg"]["local.lr"] == max(tried, key=lambda value: tried[value])
+    made.save(tmp_path / "tuned.json")
+    for tuned in (made, tmp_path / "tuned.json"):
+        compared = sf.compare(short(rounds=1), ["fedavg"], tuned=tuned, seeds=1, progress=False)
+        assert compared["fedavg"][0].experiment.local.lr == made.chosen["fedavg"]["local.lr"]
+
+
+def test_frame_is_a_data_frame() -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = sf.run(short(), progress=False).frame()
+    assert isinstance(frame, pandas.DataFrame)
+    assert list(frame["round"]) == [1, 2]
+
+
+def test_frame_without_pandas_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(sf.ConfigError, match=r"pip install 'spherefed\[pandas\]'"):
+        sf.run(short(rounds=1), progress=False).frame()
+
+
+def test_the_package_is_imported_without_torch() -> None:
+    code = "import sys, spherefed; print('torch' in sys.modules, spherefed.__version__)"
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert printed.split() == ["False", sf.__version__]
+
+
+def test_python_m_spherefed_is_the_command() -> None:
+    done = subprocess.run([sys.executable, "-m", "spherefed", "--version"], capture_output=True, text=True, check=True)
+    assert sf.__version__ in done.stdout
+
+
+def test_signatures_name_their_inputs() -> None:
+    for function in (sf.run, sf.iter_rounds, sf.compare, sf.tune):
+        assert "inputs" in inspect.signature(function).parameters
+
+
+def test_a_training_that_diverged_says_so() -> None:
+    with pytest.warns(UserWarning, match=r"diverged: its loss is .* lower local.lr, which is 5"):
+        sf.run(short(local={"epochs": 1, "lr": 5.0}), progress=False)

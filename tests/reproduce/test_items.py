@@ -1,0 +1,267 @@
+"""Items against the paper's own arithmetic, the rule of verdicts against printed t-tables, and what trainings share."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from spherefed.calibration import Ccvr, Ffc
+from spherefed.client.evaluation import GLOBAL_TEST
+from spherefed.data.partition import Dirichlet, Iid, Shards
+from spherefed.errors import ConfigError
+from spherefed.nn.encoders import VGG13, MobileNetV2, ResNet18, SENet18
+from spherefed.reproduce.accuracy_tables import TABLE_2
+from spherefed.reproduce.alignment import class_alignment
+from spherefed.reproduce.campaign import plan_campaign
+from spherefed.reproduce.catalog import ITEMS, find_items, find_scale, with_cells
+from spherefed.reproduce.headline import headline_columns, headline_page, write_headline
+from spherefed.reproduce.item import Cell, Claim, Item
+from spherefed.reproduce.judging import judge, quantity
+from spherefed.reproduce.local_only import local_only_accuracy
+from spherefed.reproduce.methods import BABU, CCVR, OURS, base_of
+from spherefed.reproduce.page import claims_page, index_page
+from spherefed.reproduce.scales import COLUMNS, SCALES
+from spherefed.reproduce.store import Store, record_of_failure
+from spherefed.reproduce.summary import summarize_item, value_of
+from spherefed.runs.environment import NUMERICS_VERSION
+from spherefed.runs.runner import Engine, run_to_end
+
+PRINTED_GAINS = {
+    "fedavg": ((0.23, 0.36, 0.15, 1.46), (-0.02, 0.57, 1.01, -1.57), (1.72, 3.07, 2.62, 4.76)),
+    "fedprox": ((0.12, 0.39, 0.46, 2.01), (1.47, 2.12, 2.27, 0.32), (3.22, 4.70, 3.56, 4.66)),
+    "fednova": ((0.41, 1.12, 0.93, 0.49), (-0.09, 0.05, 1.75, 1.24), (3.38, 4.63, 5.34, 5.58)),
+    "fedopt": ((0.08, 0.82, 0.47, 0.72), (0.38, 0.09, -0.71, 1.05), (3.26, 6.09, 5.15, 5.55)),
+}
+"""The arrows of Table 2 for CCVR, BABU and Ours."""
+MISPRINTED = {("fedavg", OURS, 0), ("fedavg", OURS, 3), ("fedprox", CCVR, 0), ("fedprox", BABU, 3)}
+
+
+@pytest.mark.parametrize("base", PRINTED_GAINS)
+def test_the_numbers_of_table_2_differ_by_the_printed_gains(base: str) -> None:
+    for row, gains in zip((CCVR, BABU, OURS), PRINTED_GAINS[base], strict=True):
+        for column, gain in enumerate(gains):
+            numbers = TABLE_2[base][column]
+            agrees = abs(numbers[row] - numbers[""] - gain) < 0.006
+            assert agrees != ((base, row, column) in MISPRINTED)
+
+
+T_975 = {2: 12.7062, 3: 4.3027, 5: 2.7764}
+"""Printed t-table, by number of seeds."""
+
+
+@pytest.mark.parametrize("seeds", T_975)
+def test_a_verdict_turns_where_the_interval_of_the_t_table_touches_zero(seeds: int) -> None:
+    noise = [(-1) ** i * (i + 1.0) for i in range(seeds)]
+    mean = sum(noise) / seeds
+    deviation = (sum((x - mean) ** 2 for x in noise) / (seeds - 1)) ** 0.5
+    half = T_975[seeds] * deviation / seeds**0.5
+    above, below = ([x - mean + shift * half for x in noise] for shift in (1.001, 0.999))
+    assert judge(above) == "holds"
+    assert judge(below) == "not decided"
+    assert judge([-x for x in above]) == "does not hold"
+    assert judge(below, size=2.1 * half) == "does not hold"
+    assert judge(above, size=100 * half) == "holds"
+    assert judge(below, margin=2 * half) == "holds"
+    assert judge(below, margin=1.9 * half) == "not decided"
+
+
+def test_one_seed_decides_nothing() -> None:
+    assert judge([5.0]) == "not decided"
+
+
+def test_a_spread_is_the_largest_minus_the_smallest() -> None:
+    claim = Claim(text="", plus=(("a", "1"), ("a", "2")), minus=(("b", "1"), ("b", "2")), measure="spread")
+    assert quantity(claim, {("a", "1"): 3.0, ("a", "2"): 7.0, ("b", "1"): 5.0, ("b", "2"): 4.0}) == 3.0
+    assert quantity(claim, {("a", "1"): 3.0}) is None
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("name", ITEMS)
+def test_claims_and_differences_are_about_cells_that_exist(name: str, scale: str) -> None:
+    (item,) = find_items(name, find_scale(scale))
+    keys = [cell.key for cell in item.cells]
+    assert len(set(keys)) == len(keys)
+    assert {key for claim in item.claims for key in (*claim.plus, *claim.minus)} <= set(keys)
+    assert {cell.base for cell in item.cells if cell.base} <= set(keys)
+    assert item.computed is not None or item.claims
+
+
+def test_the_paper_scale_has_the_networks_and_rates_of_table_16() -> None:
+    (item,) = find_items("table2", find_scale("paper"))
+    cells = {cell.key: cell.experiment for cell in item.cells}
+    expected = {
+        ("FedAvg", "α = 0.1"): (MobileNetV2(), 0.1),
+        ("FedAvg + SphereFed", "α = 0.1"): (MobileNetV2(), 1.0),
+        ("FedAvg + SphereFed", "α = 0.5"): (MobileNetV2(), 0.5),
+        ("FedAvg + BABU", "TinyImageNet"): (MobileNetV2(norm="group"), 0.01),
+        ("FedProx + SphereFed", "IID"): (ResNet18(), 0.5),
+        ("FedNova", "α = 0.5"): (VGG13(), 0.01),
+        ("FedOpt + SphereFed", "α = 0.1"): (SENet18(), 0.5),
+    }
+    for key, (encoder, lr) in expected.items():
+        experiment = cells[key]
+        assert experiment is not None
+        assert (experiment.model.encoder, experiment.local.lr) == (encoder, lr)
+        assert (experiment.rounds, experiment.local.epochs, experiment.local.batch_size) == (100, 10, 64)
+    ours, plain = cells["FedProx + SphereFed", "IID"], cells["FedProx", "IID"]
+    assert ours is not None
+    assert plain is not None
+    assert (ours.algorithm.prox_mu, plain.algorithm.prox_mu) == (1e-4, 1e-3)
+    assert plain.partition == Iid(clients=10)
+    ccvr = cells["FedAvg + CCVR", "TinyImageNet"]
+    assert ccvr is not None
+    assert ccvr.calibration == Ccvr(num_virtual=1000)
+    assert ccvr.partition == Dirichlet(alpha=0.5, clients=10)
+
+
+def small_item() -> Item:
+    (item,) = find_items("table9", find_scale("tiny"))
+    return item
+
+
+def test_calibrations_of_one_training_need_one_training(tmp_path: Path) -> None:
+    campaign = plan_campaign([small_item()], [0, 1], Store(tmp_path / "results"), tmp_path / "runs")
+    trained = [job for job in campaign.jobs if job.trained is None]
+    assert len(trained) == 6  # FedAvg, a fixed random head and one client with all data, two seeds
+    assert campaign.num_rounds == 6 * 5
+    assert [experiment.seed for experiment in campaign.local_only] == [0, 1]
+    (after, _) = [job for job in campaign.jobs if job.trained is not None]
+    assert after.experiment.calibration == Ffc()
+    assert after.trained in {job.out for job in trained}
+
+
+def test_items_share_trainings_by_digest(tmp_path: Path) -> None:
+    scale, store = find_scale("laptop"), Store(tmp_path)
+    alone = plan_campaign(find_items("table2", scale), [0], store, tmp_path)
+    both = plan_campaign(find_items("table2,fig2,table4,table9", scale), [0], store, tmp_path)
+    assert alone.num_rounds == both.num_rounds > 0
+
+
+def test_a_recorded_result_is_not_computed_again_unless_the_numerics_changed(tmp_path: Path) -> None:
+    store, item = Store(tmp_path), small_item()
+    for experiment in item.experiments():
+        store.add(experiment.with_seed(0), record_of_failure("diverged"), None)
+    assert plan_campaign([item], [0], store, tmp_path).jobs == ()
+    assert {job.experiment.seed for job in plan_campaign([item], [0, 1], store, tmp_path).jobs} == {1}
+    store.add(item.experiments()[0].with_seed(0), {**record_of_failure("x"), "numerics_version": -1}, None)
+    assert len(plan_campaign([item], [0], store, tmp_path).jobs) == 1
+
+
+def test_a_diverged_run_is_a_result_without_a_number(tmp_path: Path) -> None:
+    store, item, scale = Store(tmp_path), small_item(), find_scale("tiny")
+    for experiment in item.experiments():
+        store.add(experiment, record_of_failure("every update was rejected"), None)
+    found = summarize_item(item, scale, [0], store, "command")
+    assert [cell["failed"] for cell in found["cells"]] == [[0]] * 5
+    assert {claim["verdict"] for claim in found["claims"]} == {"not run"}
+    assert value_of(record_of_failure("x"), "trained") is None
+
+
+def test_cells_that_a_scale_does_not_run_say_so(tmp_path: Path) -> None:
+    (item,) = find_items("table2", find_scale("laptop"))
+    missing = {cell.column for cell in item.cells if cell.experiment is None}
+    assert missing == {COLUMNS[3]}
+    found = summarize_item(item, find_scale("laptop"), [0], Store(tmp_path), "command")
+    assert all(cell["ours"] is None for cell in found["cells"])
+
+
+def test_unknown_names_are_refused_with_what_is_allowed() -> None:
+    with pytest.raises(ConfigError, match=r"unknown item 'table11'.*did you mean 'table1"):
+        find_items("table11", find_scale("tiny"))
+    with pytest.raises(ConfigError, match="unknown scale"):
+        find_scale("large")
+
+
+def test_a_part_of_an_item_is_chosen_by_row_and_column() -> None:
+    (item,) = find_items("table2", find_scale("laptop"))
+    part = with_cells(item, "FedAvg", "α = 0.1")
+    assert len(part.cells) == 8
+    assert len(part.trainings()) == 3
+    assert with_cells(item, None, None).cells == item.cells
+
+
+def test_balanced_partitions_have_results_of_their_own() -> None:
+    plain, balanced = find_scale("laptop"), find_scale("laptop", balanced=True)
+    assert balanced.name == "laptop-balanced"
+    (one,), (other,) = find_items("fig3", plain), find_items("fig3", balanced)
+    assert not {e.digest() for e in one.experiments()} & {e.digest() for e in other.experiments()}
+    for experiment in other.experiments():
+        assert experiment.partition == Dirichlet(alpha=0.1, clients=5, balanced=True, min_size=10)
+
+
+def test_a_client_that_trains_alone_is_a_federation_of_one(tmp_path: Path) -> None:
+    start = base_of(find_scale("tiny"), "fedavg", "IID")
+    assert start is not None
+    alone = replace(start, partition=Iid(clients=1), rounds=2)
+    federated = run_to_end(alone, tmp_path / "run")["accuracy"]["trained"][GLOBAL_TEST]
+    assert local_only_accuracy(alone, Engine()) == federated
+    assert local_only_accuracy(replace(alone, partition=Shards(clients=5)), Engine()) < federated
+
+
+def test_alignment_is_the_mean_cosine_of_centred_class_means() -> None:
+    rng = np.random.default_rng(0)
+    first, second, labels = rng.normal(size=(30, 4)), rng.normal(size=(30, 4)), np.arange(30) % 3
+    cosines = []
+    means = [[x[labels == c].mean(axis=0) for c in range(3)] for x in (first, second)]
+    for c in range(3):
+        a, b = (np.array(m[c]) - sum(m) / 3 for m in means)
+        cosines.append(a @ b / np.sqrt((a @ a) * (b @ b)))
+    found = class_alignment(torch.from_numpy(first), torch.from_numpy(second), torch.from_numpy(labels))
+    assert found == pytest.approx(sum(cosines) / 3)
+
+
+def test_a_cell_is_found_by_row_and_column() -> None:
+    cell = Cell(row="a", column="b", experiment=None)
+    assert replace(cell, row="c").key == ("c", "b")
+
+
+def made_up_record(trained: float, calibrated: float) -> dict[str, object]:
+    """A record with these accuracies and nothing else."""
+    return {
+        "accuracy": {"trained": trained, "calibrated": calibrated},
+        "personal": None,
+        "curves": {},
+        "seconds": {"train": 60.0},
+        "machine": "somewhere",
+        "torch": "2",
+        "numerics_version": NUMERICS_VERSION,
+    }
+
+
+def test_the_headline_has_means_and_paired_differences_of_the_rows_that_were_run(tmp_path: Path) -> None:
+    scale, store = find_scale("laptop"), Store(tmp_path / "experiments")
+    (item,) = find_items("table2", scale)
+    cells = {cell.key: cell.experiment for cell in item.cells}
+    base, ours = cells["FedAvg", "α = 0.1"], cells["FedAvg + SphereFed", "α = 0.1"]
+    assert base is not None
+    assert ours is not None
+    for seed, (before, after) in enumerate([(0.10, 0.13), (0.12, 0.16)]):
+        store.add(base.with_seed(seed), made_up_record(before, 0.0), None)
+        store.add(ours.with_seed(seed), made_up_record(before + 0.01, after), None)
+    found = summarize_item(item, scale, [0, 1], store, "command")
+    columns = headline_columns(found)
+    assert {column: [cell["row"] for cell in shown] for column, shown in columns.items()} == {
+        "α = 0.1": ["FedAvg", "FedAvg + SphereFed before FFC", "FedAvg + SphereFed"]
+    }
+    lines = headline_page(found).splitlines()
+    # Two values a and b have the mean (a + b)/2 and the half-width 12.706 · |a − b|/2.
+    assert "| FedAvg | 11.00 ± 12.71 | – |" in lines
+    assert "| FedAvg + SphereFed | 14.50 ± 19.06 | +3.50 ± 6.35 |" in lines
+    assert "| FedAvg + SphereFed before FFC | 12.00 ± 12.71 | +1.00 ± 0.00 |" in lines
+    (tmp_path / "laptop").mkdir()
+    (tmp_path / "laptop" / "table2.json").write_text(json.dumps(found))
+    assert write_headline(tmp_path) == tmp_path / "headline.md"
+    assert (tmp_path / "headline.svg").read_text().count("<svg") == 1
+    assert write_headline(tmp_path / "nothing") is None
+
+
+def test_computed_claims_and_measured_ones_share_a_page(tmp_path: Path) -> None:
+    scale = find_scale("tiny")
+    found = [summarize_item(item, scale, [0], Store(tmp_path), "c") for item in find_items("table1,table9", scale)]
+    page = claims_page(found)
+    assert "| table1 | SphereFed: 7 MB and 1.7e+02 GFLOP | – | [holds](results/tiny/table1.md) |" in page
+    assert "| table9 | a fixed random head helps | +1.01 | [not run](results/tiny/table9.md) |" in page
+    assert index_page(found).count("](tiny/") == 2

@@ -1,0 +1,290 @@
+"""Typical mistakes: each gives one line that says what was given, what is allowed and what to do, and no traceback."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+
+import spherefed as sf
+from support.command_line import spherefed
+
+NET = """
+from dataclasses import dataclass
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, width=4):
+        super().__init__()
+        self.layer = nn.Linear(3, width)
+    def forward(self, x):
+        return self.layer(x)
+
+@dataclass
+class Thawed:
+    def factor(self, round_index, rounds):
+        return 1.0
+
+VALUE = 3
+"""
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Files with one mistake each."""
+    root = tmp_path_factory.mktemp("mistakes")
+    x, y = np.zeros((4, 3)), np.arange(4) % 2
+    np.savez(root / "no-labels.npz", images=x)
+    np.savez(root / "half-labels.npz", images=x, labels=y + 0.5)
+    np.savez(root / "nan.npz", images=x * np.nan, labels=y)
+    np.savez(root / "lengths.npz", images=x, labels=y[:3])
+    np.savez(root / "negative.npz", images=x, labels=y - 1)
+    np.savez(root / "rank.npz", images=np.zeros(4), labels=y)
+    (root / "damaged.npz").write_bytes(b"not an archive")
+    for folder, name, pixels in (
+        ("empty-class", "cat/a.png", (8, 8)),
+        ("no-image", "cat/a.png", (8, 8)),
+        ("sizes", "cat/a.png", (8, 8)),
+        ("sizes", "dog/a.png", (7, 8)),
+        ("one-class", "cat/a.png", (8, 8)),
+    ):
+        (root / folder / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.zeros((*pixels, 3), np.uint8)).save(root / folder / name)
+    (root / "empty-class" / "dog").mkdir()
+    (root / "no-image" / "dog").mkdir()
+    (root / "no-image" / "dog" / "a.png").write_bytes(b"not an image")
+    (root / "broken.toml").write_text("rounds = = 3")
+    (root / "short.toml").write_text('name = "mine"\n')
+    (root / "typo.toml").write_text('name = "mine"\nrounds = 1\nlocal = {lr = 0.1, epoch = 3}\n')
+    (root / "nothing").mkdir()
+    (root / "mistaken_net.py").write_text(NET)
+    return root
+
+
+# Setting → what was given, what is allowed, what to do.
+SETTINGS: dict[str, tuple[str, str, str]] = {
+    # wrong type
+    "local.lr=fast": ("'fast'", "local.lr must be a number", "spherefed fields local"),
+    "rounds=ten": ("'ten'", "rounds must be a whole number", "spherefed fields rounds"),
+    "rounds=2.5": ("2.5", "rounds must be a whole number", "spherefed fields rounds"),
+    "model.normalize=1": ("got 1", "model.normalize must be true or false", "spherefed fields model"),
+    "model.encoder.widths=3": ("got 3", "model.encoder.widths must be a list", "spherefed fields model"),
+    "data.classes=[cat, dog]": ("'[cat, dog]'", "as in TOML", "texts in quotes"),
+    "local.lr": ("'local.lr'", "path=value", "for example --set local.lr=0.1"),
+    # out of range
+    "local.lr=-1": ("got -1", "local.lr must be a positive number", "spherefed fields local"),
+    "local.lr=nan": ("got nan", "local.lr must be a positive number", "spherefed fields local"),
+    "rounds=-1": ("got -1", "rounds must be at least 0", "spherefed fields rounds"),
+    "rounds=0": ("rounds = 0", "needs model.frozen = true", "an encoder that is to be trained needs rounds"),
+    "local.epochs=0": ("got 0", "local.epochs must be at least 1", "spherefed fields local"),
+    "local.batch_size=0": ("got 0", "local.batch_size must be at least 1", "spherefed fields local"),
+    "local.momentum=1.5": ("got 1.5", "local.momentum must be in [0, 1)", "spherefed fields local"),
+    "partition.alpha=0": ("got 0", "partition.alpha must be a positive number", "spherefed fields partition"),
+    "partition.clients=0": ("got 0", "partition.clients must be at least 1", "spherefed fields partition"),
+    "partition.min_size=1000": ("min_size 1000", "there are 1438", "lower min_size or clients"),
+    "cohort=99": ("got 99", "between 1 and", "the number of clients, 10"),
+    "data.held_out=-0.1": ("got -0.1", "data.held_out must be in [0, 1)", "spherefed fields data"),
+    "data.examples=99999": ("99999", "1438 for training", "lower it or leave it out"),
+    "data.resize=20": ("got 20", "8×8 pixels", "at most 8 is possible"),
+    "quorum=2": ("got 2", "quorum must be between 0 and 1", "spherefed fields quorum"),
+    "seed=-1": ("got -1", "seed must be at least 0", "spherefed fields seed"),
+    "name=a/b": ("'a/b'", "a plain word for a folder", "for example 'mine'"),
+    # misspelt
+    "lcoal.lr=0.1": ("'lcoal'", "allowed: name, rounds, local", "did you mean 'local'?"),
+    "local.learning_rate=0.1": ("'local.learning_rate'", "allowed: lr, epochs", "unknown key"),
+    "model.head.kind=orthonormla": ("'orthonormla'", "allowed: learned", "did you mean 'orthonormal'?"),
+    "loss.kind=crossentropy": ("'crossentropy'", "allowed: ce, mse", "package.module:Name of your own"),
+    "partition.kind=dirichelt": ("'dirichelt'", "allowed: iid", "did you mean 'dirichlet'?"),
+    "schedule.kind=multi-step": ("'multi-step'", "allowed: constant", "did you mean 'multistep'?"),
+    "algorithm.server.kind=adamw": ("'adamw'", "allowed: sgd, adam", "did you mean 'adam'?"),
+    "algorithm.share=body": ("'body'", "algorithm.share must be one of", "all, encoder, head"),
+    "data.name=cifar1000": ("'cifar1000'", "table:FILE.csv", "did you mean 'cifar100'?"),
+    # what does not go together
+    "calibrate_every=1": ("got 1", "needs a calibration", "set calibration.kind=ffc"),
+    "partition.kind=sites": ("'sites'", "needs data.classes", "all class names"),
+    "partition.kind=stored": ("partition.path", "is required", "spherefed fields partition"),
+    "partition={kind='stored', path='no.json'}": ("no.json", "No such file", "spherefed partition … --export"),
+    "partition={kind='by-column', column='ward'}": ("'ward'", "they have no columns", "another partition.kind"),
+    "algorithm.correction.kind=feddyn": ("got 0", "prox_mu above 0", "0.01 is usual"),
+    "personalization.kind=fine-tune": ("got 0", "data.held_out must be above 0", "0.15 is usual"),
+    "model={head='orthonormal', encoder={kind='mlp', widths=[4]}}": (
+        "got 4 < 10",
+        "dimension >= classes",
+        "wider encoder",
+    ),
+    # files
+    "data.name=arrays:missing.npz": ("no file missing.npz", "'images' and 'labels'", "needs an .npz file"),
+    "data.name=arrays:no-labels.npz": ("it has images", "'labels'", "np.savez"),
+    "data.name=arrays:half-labels.npz": ("float64", "whole numbers or texts", "allowed are"),
+    "data.name=arrays:nan.npz": ("input 0 contains NaN", "must be finite", "replace or remove"),
+    "data.name=arrays:lengths.npz": ("4 inputs but 3 labels", "each input needs one label", "lengths.npz"),
+    "data.name=arrays:negative.npz": ("label -1", "outside 0..", "number the classes from 0"),
+    "data.name=arrays:rank.npz": ("shape (4,)", "allowed are (n, h, w)", "(n, d)"),
+    "data.name=arrays:damaged.npz": ("damaged.npz", "read as .npz", "np.savez"),
+    "data.name=folder:missing": ("no folder missing", "needs a folder", "one sub-folder of images per class"),
+    "data.name=folder:empty-class": ("dog is empty", "every class", "needs at least one image"),
+    "data.name=folder:no-image": ("a.png", "not a readable image", "replace or remove the file"),
+    "data.name=folder:sizes": ("7×8", "the others are 8×8", "set data.resize"),
+    "data.name=folder:one-class": ("1 class folders", "at least 2", "one sub-folder of images per class"),
+    "data.name=table:missing.csv": ("no file missing.csv", ".csv or .parquet", "a folder with train and test files"),
+    # own components
+    "loss.kind=nowhere:Loss": ("'nowhere:Loss'", "expected a frozen dataclass", "PYTHONPATH"),
+    "model.encoder.kind=mistaken_net:Nett": ("'Nett'", "expected", "did you mean 'Net'?"),
+    "schedule.kind=mistaken_net:Thawed": ("'mistaken_net:Thawed'", "must be frozen", "@dataclass(frozen=True)"),
+    "schedule.kind=mistaken_net:VALUE": ("is a int", "expected a frozen dataclass", "factor(round_index, rounds)"),
+    "model.encoder.kind=mistaken_net:Net": ("(1, 8, 8)", "cannot read inputs", "must accept a batch"),
+    "model.encoder={kind='mistaken_net:Net', widht=3}": ("widht", "cannot be built", "it takes width"),
+}
+
+COMMANDS: dict[str, tuple[str, str, str]] = {
+    "run digit": ("'digit'", "allowed: digits", "did you mean 'digits'?"),
+    "run nowhere.toml": ("nowhere.toml", "No such file", "give a recipe by name"),
+    "run broken.toml": ("broken.toml", "write TOML", "rounds = 10"),
+    "run short.toml": ("short.toml", "rounds is required", "spherefed fields rounds"),
+    "run typo.toml": ("'local.epoch'", "allowed: lr, epochs", "did you mean 'epochs'?"),
+    "run digits --method fedporx": ("'fedporx'", "allowed: fedavg", "did you mean 'fedprox'?"),
+    "run digits --method fedavg+spherfed": ("'spherfed'", "allowed: ffc", "did you mean 'spherefed'?"),
+    "run digits --method spherefed": ("'spherefed'", "needs a base algorithm", "fedavg+spherefed"),
+    "run digits --device cuda:9": ("'cuda:9'", "cannot be used", "try --device cpu"),
+    "run digits --device gpu": ("'gpu'", "Expected one of cpu, cuda", "try --device cpu"),
+    "run digits --workers two": ("'two'", "integer", "spherefed run --help"),
+    "run digits --wrokers 2": ("'--wrokers'", "Did you mean '--workers'?", "spherefed run --help"),
+    "run digits --engine spark": ("'spark'", "'local', 'ray'", "spherefed run --help"),
+    "run digits --address 10.0.0.1:6379": ("an address", "belongs to the ray engine", "add --engine ray"),
+    "run digits --out broken.toml": ("broken.toml", "File exists", "choose another --out"),
+    "run digits --out nothing --resume": ("nothing holds no run", "experiment.json", "leave --resume out"),
+    "run cifar100 --data-root nothing": (
+        "'cifar100' is not in nothing",
+        "cifar-100-python",
+        "spherefed data get cifar100",
+    ),
+    "run": ("'EXPERIMENT'", "Missing argument", "spherefed run --help"),
+    "rnu digits": ("'rnu'", "Did you mean 'run'?", "spherefed --help"),
+    "compare digits --seeds 0": ("0 is not", "x>=1", "spherefed compare --help"),
+    "compare digits --with fcc": ("'fcc'", "allowed: ffc", "did you mean 'ffc'?"),
+    "compare digits --resume": ("--resume", "needs --out", "the folder of the comparison to continue"),
+    "compare digits --tuned no.json": ("no.json", "the output of `spherefed tune`", "write it with"),
+    "report nothing": ("nothing", "a run directory has experiment.json", "give the folder"),
+    "report nothing --metric auc": ("'auc'", "allowed: accuracy, balanced-accuracy", "recall:CLASS"),
+    "evaluate nowhere --data digits": ("nowhere", "no such folder", "name a folder that a run has written"),
+    "tune digits --grid local.lr=a,b": ("'local.lr=a,b'", "path=number,number", "for example local.lr=0.03,0.1,0.3"),
+    "fields local.lrr": ("'local.lrr'", "allowed: name", "did you mean 'local.lr'?"),
+}
+
+X, Y = np.arange(60.0).reshape(20, 3).astype(np.float32), np.arange(20) % 2
+
+
+def experiment() -> sf.Experiment:
+    return sf.recipe("digits", rounds=1)
+
+
+def run(**inputs: Any) -> sf.Result:
+    return sf.run(experiment(), progress=False, **inputs)
+
+
+def statistics(dim: int, labels: list[int]) -> sf.Statistics:
+    model = sf.hyperspherical(nn.Linear(3, dim), num_classes=2, dim=dim)
+    return sf.statistics(model, [(torch.ones(2, 3), torch.tensor(labels))])
+
+
+CALLS: dict[str, tuple[Callable[[], Any], str, str, str]] = {
+    "data": (lambda: run(data=3), "a int", "allowed are (X, y)", "a pandas frame with a label column"),
+    "data lengths": (lambda: run(data=(X, Y[:5])), "20 inputs but 5 labels", "each input needs", "one label"),
+    "texts": (lambda: run(data=(np.array([["a"]] * 4), [0, 1, 0, 1])), "<U1", "must be numbers", "encode text columns"),
+    "negative labels": (lambda: run(data=(X, Y - 1)), "got -1", "0, 1, 2, …", "number the classes from 0"),
+    "half labels": (lambda: run(data=(X, Y + 0.5)), "such as 0.5", "texts or whole numbers", "y.astype(int)"),
+    "label matrix": (lambda: run(data=(X, Y[:, None])), "(20, 1)", "one-dimensional", "flatten them"),
+    "no examples": (lambda: run(data=(X[:0], Y[:0])), "0 example(s)", "need one each", "give more"),
+    "one class": (lambda: run(data=(X, Y * 0)), "only '0'", "at least 2 classes", "add examples of others"),
+    "nan": (lambda: run(data=(X * np.nan, Y)), "contains NaN", "must be finite", "replace or remove"),
+    "ragged": (lambda: run(data=([[1.0], [1.0, 2.0]], [0, 1])), "[2] at entry 1", "equal shapes", "resize or pad"),
+    "label column": (lambda: run(data={"image": X, "digit": Y}), "no column 'label'", "image, digit", "name one"),
+    "image key": (
+        lambda: run(data={"pixels": X, "label": Y}, image_key="pixel"), "'pixel'", "pixels, label", "name one",
+    ),
+    "test alone": (lambda: run(test=(X, Y)), "test= was given", "without data= or clients=", "leave test= out"),
+    "test shape": (lambda: run(data=(X, Y), test=(X[:, :2], Y)), "test inputs (2,)", "(3,)", "the same shape"),
+    "no clients": (lambda: run(clients=[]), "got none", "at least one data set", "one data set per client"),
+    "client shapes": (lambda: run(clients=[(X, Y), (X[:, :2], Y)]), "(2,), (3,)", "the same shape", "reshape or pad"),
+    "data and clients": (lambda: run(data=(X, Y), clients=[(X, Y)]), "got both", "either data=", "or clients="),
+    "by column": (
+        lambda: sf.run(sf.recipe("digits", partition={"kind": "by-column", "column": "w"}), data=(X, Y)),
+        "a tuple", "needs data with columns", "pass a pandas frame",
+    ),
+    "named encoder": (lambda: run(encoder="resnet18"), "'resnet18'", "must be an nn.Module", "pass an instance"),
+    "encoder class": (lambda: run(encoder=nn.Linear), "the class Linear", "must be an nn.Module", "pass an instance"),
+    "encoder inputs": (
+        lambda: run(data=(X, Y), encoder=nn.Linear(5, 4)), "inputs of (3,)", "cannot read", "must accept a batch",
+    ),
+    "encoder outputs": (
+        lambda: run(data=(X, Y), encoder=nn.Unflatten(1, (1, 3))), "(1, 1, 3)", "one row of features", "flatten them",
+    ),
+    "unknown argument": (lambda: run(dat=(X, Y)), "'dat'", "allowed: data, test", "did you mean 'data'?"),
+    "named engine": (lambda: run(engine="ray"), "'ray'", "must be an Engine", "sf.Engine(kind="),
+    "unknown engine": (lambda: sf.Engine(kind="spark"), "'spark'", "must be local", "or ray"),  # type: ignore[arg-type]
+    "named experiment": (lambda: sf.run("digits"), "'digits'", "must be an Experiment", "sf.recipe('digits')"),  # type: ignore[arg-type]
+    "dict": (lambda: sf.run({"rounds": 3}), "a dict", "must be an Experiment", "write sf.recipe"),  # type: ignore[arg-type]
+    "recipe": (lambda: sf.recipe("digit"), "'digit'", "allowed: digits", "did you mean 'digits'?"),
+    "recipe field": (lambda: sf.recipe("digits", epochs=5), "'epochs'", "allowed: name, rounds", "unknown key"),
+    "recipe type": (lambda: sf.recipe("digits", local=5), "got 5", "a table of fields", "spherefed fields local"),
+    "one method": (lambda: sf.compare(experiment(), "fedavg"), "'fedavg'", "a list of names", "write ['fedavg']"),
+    "no methods": (lambda: sf.compare(experiment(), []), "got 0", "at least one method", "for example methods="),
+    "grid of two": (
+        lambda: sf.tune(experiment(), ["fedavg"], {"local.lr": [0.1], "local.momentum": [0.9]}),
+        "local.lr, local.momentum", "must name one path", "for example",
+    ),
+    "short grid": (
+        lambda: sf.tune(experiment(), ["fedavg"], {"local.lr": [0.1]}), "got 0.1", "at least three", "for example 0.03",
+    ),
+    "load": (lambda: sf.load("nowhere"), "nowhere", "not a run directory", "name a folder that a run has written"),
+    "narrow encoder": (
+        lambda: sf.hyperspherical(nn.Linear(3, 4), num_classes=10, dim=4), "got 4 < 10", ">= classes", "wider encoder",
+    ),
+    "labels of statistics": (lambda: statistics(4, [0, 5]), "got 0..5", "must lie in 0..1", "number the classes"),
+    "other statistics": (
+        lambda: statistics(4, [0, 1]) + statistics(8, [0, 1]), "4 features", "do not fit", "the same encoder",
+    ),
+}  # fmt: skip
+
+
+def check(line: str, words: tuple[str, str, str]) -> None:
+    missing = [word for word in words if word not in line]
+    assert not missing, f"{missing} not in: {line}"
+    assert "Traceback" not in line
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_a_mistaken_setting_is_one_line(
+    setting: str, files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(files)
+    code = spherefed(monkeypatch, "run", "digits", "--out", tmp_path / "run", "--set", setting)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert (code, line.startswith("error: ")) == (2, True)
+    check(line, SETTINGS[setting])
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("words", COMMANDS)
+def test_a_mistaken_command_is_one_line(
+    words: str, files: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(files)
+    code = spherefed(monkeypatch, *words.split())
+    (line,) = capsys.readouterr().err.splitlines()
+    assert (code, line.startswith("error: ")) == (2, True)
+    check(line, COMMANDS[words])
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_mistaken_call_is_one_line(call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    function, *words = CALLS[call]
+    with pytest.raises(sf.SpherefedError) as caught:
+        function()
+    assert "\n" not in str(caught.value)
+    check(str(caught.value), (words[0], words[1], words[2]))
