@@ -14,7 +14,7 @@ STEPS = """
 import json, resource, sys, time
 import torch
 from torch.nn import functional
-from spherefed.allocation import keep_freed_memory
+from spherefed.acceleration.memory_reuse import keep_freed_memory
 from spherefed.nn.encoders import ConvNet
 
 torch.set_num_threads(1)
@@ -39,7 +39,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repetitions", type=int, default=5)
     repetitions = parser.parse_args().repetitions
-    found: dict[str, list[list[float]]] = {"as it comes": [], "kept": []}
+    found: dict[str, list[list[float]]] = {"glibc's default": [], "kept": []}
     for _ in range(repetitions):
         for how, figures in found.items():
             done = subprocess.run([sys.executable, "-c", STEPS, how], capture_output=True, text=True, check=True)

@@ -190,7 +190,7 @@ def table(outcomes: dict[str, Outcome]) -> str:
     if isinstance(first, NotMeasured):
         raise SystemExit(f"{next(iter(outcomes))}, which the others are compared with, failed: {first.cause}")
     lines = [
-        "| contestant | CPU, ratio | lowest to highest | wall, ratio | lowest to highest | CPU ms per round "
+        "| program | CPU, ratio | lowest to highest | wall, ratio | lowest to highest | CPU ms per round "
         "| final loss | start-up s, CPU / wall | peak MB |",
         "|---|---|---|---|---|---|---|---|---|",
     ]

@@ -25,7 +25,7 @@ class Mode:
     experiment: dict[str, Any] = field(default_factory=dict)
     """Fields of the experiment: `--set NAME=VALUE`."""
     engine: dict[str, Any] = field(default_factory=dict)
-    """Fields of `spherefed.runner.Engine`."""
+    """Fields of `spherefed.runs.runner.Engine`."""
 
 
 OWN = {
@@ -86,11 +86,12 @@ def _loopback_only() -> list[str]:
 
 
 def main(workload_name: str, name: str, folder: Path) -> None:
-    """One of our modes: `spherefed.runner.run` as anybody calls it, with its run directory, lines and checkpoints."""
+    """One of our modes: `run.runner.run` as anybody calls it, with its run directory, lines and checkpoints."""
     import torch
     from workloads import material_of, workload
 
-    from spherefed.runner import Engine, load, run
+    from spherefed.runs.loading import load
+    from spherefed.runs.runner import Engine, run
 
     torch.set_num_threads(1)
     work, mode = workload(workload_name, folder.parent), OWN[name]

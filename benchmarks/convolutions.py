@@ -11,11 +11,11 @@ from torch.nn import functional
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
 
-from spherefed.allocation import keep_freed_memory
+from spherefed.acceleration.memory_reuse import keep_freed_memory
+from spherefed.acceleration.passes import Pass, training_pass
 from spherefed.nn.classifier import Classifier
 from spherefed.nn.encoders import ConvNet
 from spherefed.nn.heads import Learned
-from spherefed.nn.passes import Pass, training_pass
 
 BATCH = 64
 FORWARD, BACKWARD = "aten::mkldnn_convolution", "aten::convolution_backward"
@@ -33,7 +33,8 @@ def main() -> None:
         _step(passes["plain"])
     flops = sum(n for name, n in counter.get_flop_counts()["Global"].items() if "convolution" in str(name))
     print(
-        "| step | ms | convolutions forward, ms | backward, ms | share | GFLOP/s of them |\n|---|---|---|---|---|---|"
+        "| step | ms | convolutions forward, ms | backward, ms | share | GFLOP/s of convolutions |\n"
+        "|---|---|---|---|---|---|"
     )
     for name, forward in passes.items():
         for _ in range(3):

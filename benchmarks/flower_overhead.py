@@ -23,7 +23,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=12)
     given = parser.parse_args()
     from spherefed.deployment.folder import init
-    from spherefed.deployment.roles import free_port
+    from spherefed.deployment.programs import free_port
 
     with tempfile.TemporaryDirectory(prefix="spherefed-overhead-") as scratch:
         place = Path(scratch) / "d"

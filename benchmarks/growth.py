@@ -3,21 +3,22 @@
 import math
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from statistics import median
 
 import numpy as np
 import torch
 
-from spherefed.assembly import Assembly, build_bench
+from spherefed.assembly import build_parts
 from spherefed.calibration.ffc import Accumulator
+from spherefed.client.training import LocalTraining
 from spherefed.data.dataset import Dataset
 from spherefed.data.examples import Examples
 from spherefed.data.partition import Iid, Partition
 from spherefed.engines.local import InProcess
 from spherefed.experiment import Experiment, Model
-from spherefed.federation import federate
 from spherefed.nn.encoders import Mlp
-from spherefed.training import LocalTraining
+from spherefed.server.federation import federate
 
 NUM_ROUNDS = 20
 EXAMPLES_EACH = 20
@@ -78,8 +79,8 @@ def _rounds(num_clients: int, cohort: int) -> Iterator[object]:
     starts = rng.integers(5000 - EXAMPLES_EACH, size=num_clients)
     parts = tuple(np.arange(start, start + EXAMPLES_EACH) for start in starts)
     partition = Partition(parts, np.zeros((num_clients, 10), dtype=np.int64))
-    assembly = Assembly(experiment, data, partition, build_bench(experiment, data.input_shape, data.num_classes))
-    return federate(InProcess(assembly.client, num_clients), assembly.initial(), assembly.plan())
+    assembly = build_parts(replace(experiment, stack=0), data, partition)
+    return federate(InProcess(assembly.clients), assembly.initial(), assembly.plan())
 
 
 def _interleaved(contestants: dict[int, Iterator[object]]) -> Costs:

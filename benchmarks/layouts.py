@@ -12,12 +12,12 @@ from statistics import median
 import torch
 from torch.nn import functional
 
-from spherefed.allocation import keep_freed_memory
+from spherefed.acceleration.memory_reuse import keep_freed_memory
+from spherefed.acceleration.passes import Pass, check_bfloat16, training_pass
 from spherefed.nn.classifier import Classifier
 from spherefed.nn.encoders import VGG13, ConvNet, MobileNetV2, ResNet18, SmallNet
 from spherefed.nn.heads import Learned
-from spherefed.nn.layers import likes_channels_last
-from spherefed.nn.passes import Pass, check_bfloat16, training_pass
+from spherefed.nn.layers import prefers_channels_last
 
 ENCODERS = {e.kind: e for e in (SmallNet(), ConvNet(), VGG13(), ResNet18(), MobileNetV2())}
 
@@ -32,9 +32,7 @@ def main() -> None:
     keep_freed_memory()  # as runs do
     if given.bf16:
         check_bfloat16()
-    print(
-        "| encoder | norm | plain step, ms | channels last | bf16 | laid out channels last |\n|---|---|---|---|---|---|"
-    )
+    print("| encoder | norm | plain step, ms | channels last | bf16 | uses channels last |\n|---|---|---|---|---|---|")
     for kind in given.encoders.split(","):
         for norm in ("group", "batch"):
             encoder = replace(ENCODERS[kind], norm=norm)
@@ -48,7 +46,7 @@ def main() -> None:
             cells = [*ratios, "–"][:2]
             print(
                 f"| {kind} | {norm} | {1e3 * median(turn[0] for turn in seconds):.0f} | {' | '.join(cells)} "
-                f"| {'yes' if likes_channels_last(plain) else 'no'} |",
+                f"| {'yes' if prefers_channels_last(plain) else 'no'} |",
                 flush=True,
             )
     print(f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")

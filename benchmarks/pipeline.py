@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from spherefed.client.local_model import LocalModel
+from spherefed.client.training import LocalTraining, train
 from spherefed.data.augment import CropFlip
 from spherefed.data.examples import Batch, Examples, Preparation
 from spherefed.losses import CrossEntropy
@@ -22,8 +24,6 @@ from spherefed.nn.classifier import Classifier
 from spherefed.nn.encoders import ConvNet
 from spherefed.nn.heads import Learned
 from spherefed.tensors import one_thread
-from spherefed.training import LocalTraining, train
-from spherefed.workbench import Workbench
 
 GOAL = 0.05
 NUM_IMAGES, NUM_CLASSES, SIDE = 50_000, 100, 32
@@ -72,10 +72,10 @@ def main() -> int:
     torch.manual_seed(0)
     encoder = ConvNet().build((3, SIDE, SIDE))
     head = Learned().build(NUM_CLASSES, 1024, 0)
-    bench = Workbench(Classifier(encoder, head, num_classes=NUM_CLASSES, normalize=False))
+    local_model = LocalModel(Classifier(encoder, head, num_classes=NUM_CLASSES, normalize=False))
     with one_thread():
         train(
-            bench,
+            local_model,
             watched,  # type: ignore[arg-type]
             local=LocalTraining(lr=0.02, epochs=1, batch_size=given.batch_size),
             loss=CrossEntropy(),

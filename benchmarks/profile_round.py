@@ -11,7 +11,7 @@ import argparse
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -25,10 +25,11 @@ from material import Material
 from torch.nn import functional
 from workloads import material_of, workload
 
-from spherefed import admission, algorithms, assembly, client, messages, runs, stacking, training, workbench
-from spherefed.data.examples import Examples
-from spherefed.nn import chain
-from spherefed.runner import run
+from spherefed import messages
+from spherefed.acceleration import chain, gradients, stacked_model
+from spherefed.client import handle, local_model, training
+from spherefed.runs import round_log, runner
+from spherefed.server import aggregation, validation
 
 NUM_ROUNDS = 1_000_000
 """More than anybody waits for."""
@@ -46,54 +47,34 @@ Parts = dict[str, list[tuple[Any, str, Any]]]
 
 def parts_of_training(stack: int) -> Parts:
     rng = np.random.default_rng(0)
-    trained = training.Trained(1, 0.5)
-    held: dict[str, Any] = {}
+    once: dict[str, Any] = {}
 
-    def once(name: str, make: Callable[[], Any]) -> Any:
-        if name not in held:
-            held[name] = make()
-        return held[name]
+    def no_gradient(self: chain.Chain, _: object, inputs: torch.Tensor, labels: torch.Tensor, weights: object) -> Any:
+        value = torch.zeros(()) if weights is None else torch.zeros(len(labels))
+        return once.setdefault(f"gradient {len(labels)}", (value, [torch.zeros_like(w) for w in self.trained]))
 
-    def zeros(like: Iterable[torch.Tensor]) -> list[torch.Tensor]:
-        return [torch.zeros_like(tensor, requires_grad=False) for tensor in like]
+    def no_training(_: object, examples: list[object], *__: object, **___: object) -> list[training.Trained]:
+        return [training.Trained(1, 1.0, 0.5) for _ in examples]
 
-    def no_gradient(self: chain.Chain, inputs: torch.Tensor, labels: torch.Tensor, _: object) -> Any:
-        return once("gradient", lambda: (torch.zeros(()), zeros(self.trained)))
-
-    def one_batch(self: Examples, *_: object, **__: object) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        size = len(self)
-        yield once(f"batch {size}", lambda: (torch.zeros(size, 1, 8, 8), torch.arange(size) % 10))
-
-    def no_steps(
-        stack: stacking.Stack, clients: list[client.Client], _: int, seen: list[tuple[torch.Tensor, list[int]]]
-    ) -> Iterator[Any]:
-        seen.append((torch.zeros(len(clients)), [len(each.examples) for each in clients]))
-        yield once("gradient", lambda: zeros(stack.params.values())), len(clients)
-
-    if stack:
-        return {
-            "the clients' batches, gradients and updates": [(stacking, "_steps", no_steps)],
-            "… random streams": [(stacking, "stream", lambda *_: rng)],
-            "laying the model": [(stacking.Stack, "lay", lambda *_: None)],
-        }
+    model = (stacked_model.StackedModel, "load") if stack else (local_model.LocalModel, "load_state")
+    gradient: Parts = {} if stack else {"… gradients": [(chain.Chain, "value_and_grad", no_gradient)]}
     return {
-        "all of the clients' training": [(client, "train", lambda *_, **__: trained)],
-        "… gradients": [(chain.Chain, "gradient", no_gradient)],
-        "… batches": [(Examples, "epoch", one_batch)],
-        "random streams": [(client, "stream", lambda *_: rng)],
-        "laying the model": [(workbench.Workbench, "lay", lambda *_: None)],
+        "all of the clients' training": [(handle, "train", no_training)],
+        **gradient,
+        "random streams": [(handle, "stream", lambda *_: rng)],
+        "loading the model": [(*model, lambda *_: None)],
     }
 
 
 def parts(stack: int) -> Parts:
     return {
         **parts_of_training(stack),
-        "admission": [(admission, "_fault", lambda *_: None)],
-        "weighing the traffic": [(messages.Traffic, "received", lambda *_: None)],
-        "Eq. 2 and 3": [(algorithms, "Consistency", _NoConsistency)],
-        "evaluation": [(assembly.Assembly, "global_accuracy", lambda *_: 0.5)],
-        "the round's line": [(runs.RunDirectory, "append_round", lambda *_: None)],
-        "checkpoint": [(runs.RunDirectory, "save_checkpoint", lambda *_: None)],
+        "validation of replies": [(validation, "_fault", lambda *_: None)],
+        "counting the traffic": [(messages.Traffic, "received", lambda *_: None)],
+        "Eq. 2 and 3": [(aggregation, "Consistency", _NoConsistency)],
+        "evaluation": [(runner, "global_counts", lambda *_: None)],
+        "the round's JSON line": [(round_log.RoundLog, "append_round", lambda *_: None)],
+        "checkpoint": [(round_log.RoundLog, "save_checkpoint", lambda *_: None)],
     }
 
 
@@ -112,7 +93,7 @@ def steps_only(material: Material) -> Iterator[None]:
             for chosen in order.split(m.batch_size):
                 scores = net(m.inputs.index_select(0, chosen))
                 loss = functional.cross_entropy(scores, m.labels.index_select(0, chosen))
-                torch._foreach_add_(values, training.gradient_of(loss, weights), alpha=-m.lr)
+                torch._foreach_add_(values, list(gradients.gradient_of(loss, weights)), alpha=-m.lr)
             torch._foreach_add_(total, values, alpha=len(order) / num_examples)
         model = total
         torch._foreach_copy_(values, model)
@@ -132,7 +113,7 @@ def main() -> None:
         enough = replace(work, experiment=replace(work.experiment, rounds=given.repetitions + work.warm_up))
         material = material_of(enough)
         plain, floor = bare.rounds(material, material.fresh()), steps_only(material)
-        ours = run(replace(work.experiment, rounds=NUM_ROUNDS, stack=given.stack), Path(folder) / "run")
+        ours = runner.run(replace(work.experiment, rounds=NUM_ROUNDS, stack=given.stack), Path(folder) / "run")
         for _ in range(work.warm_up):
             next(plain), next(floor), next(ours)
         saved: dict[str, list[float]] = {name: [] for name in parts(given.stack)}

@@ -15,15 +15,15 @@ from pathlib import Path
 from statistics import median
 
 from spherefed.assembly import assemble
+from spherefed.client.training import LocalTraining
 from spherefed.data.partition import Iid
-from spherefed.engines.answering import packed
 from spherefed.engines.local import InProcess
 from spherefed.engines.ray import RayFleet, ray
+from spherefed.engines.transfer import to_arrays
 from spherefed.experiment import Data, Experiment, Model
-from spherefed.federation import Fleet, federate, opening
 from spherefed.messages import Evaluate
 from spherefed.nn.encoders import Mlp
-from spherefed.training import LocalTraining
+from spherefed.server.federation import Fleet, federate, train_request
 
 PAGE = Path(__file__).parent.parent / "docs" / "ray.md"
 GOAL = 0.1
@@ -63,22 +63,22 @@ def measure(rounds: int) -> tuple[float, str]:
     """The median of what Ray adds to a round, and the table."""
     before = os.getloadavg()[0]
     assembly = assemble(experiment(rounds))
-    here = rounds_of(InProcess(assembly.client, 4), rounds)
+    here = rounds_of(InProcess(assembly.clients), rounds)
     began = time.perf_counter()
     with closing(RayFleet(assembly, ACTORS)) as fleet:
         start = time.perf_counter() - began
         there = rounds_of(fleet, rounds)
-        request = packed(opening(assembly.plan(), 0, assembly.initial(), {}))
-        actors = [seat.actor for seat in fleet._seats]
+        request = to_arrays(train_request(assembly.plan(), 0, assembly.initial(), {}))
+        actors = [slot.actor for slot in fleet._slots]
         counting = Evaluate(0, assembly.initial())  # nobody holds examples out: there is nothing to count
         asks = seconds_of(lambda: list(fleet.ask(fleet.clients, counting)), rounds)
         put = seconds_of(lambda: ray.put(request), rounds)
-        calls = seconds_of(lambda: ray.get([actor.greet.remote() for actor in actors]), rounds)
+        calls = seconds_of(lambda: ray.get([actor.ping.remote() for actor in actors]), rounds)
     added = median(there) - median(here)
     lines = {
         "a round on Ray": there,
         "the same round in this process": here,
-        "of it: asking the clients something that is no work": asks,
+        "of it: a request to the clients without work": asks,
         "of it: an empty call to each actor, and back": calls,
         "of it: putting the request into the object store": put,
     }

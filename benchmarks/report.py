@@ -73,32 +73,33 @@ def _opening(load_before: float) -> str:
     many, few = REPETITIONS.values()
     return f"""# Performance
 
-Written by `make bench`; not edited by hand. {machine}, {os.cpu_count()} cores, torch {torch.__version__}, one thread.
-Load average {load_before:.1f} at the start and {load:.1f} at the end: where it is above the number of cores, others
-were using the machine, and wall times say little.
+`make bench` writes this page; do not edit it by hand.
+{machine}, {os.cpu_count()} cores, torch {torch.__version__}, one thread.
+Load average {load_before:.1f} at the start and {load:.1f} at the end: if it is above the number of cores, other
+processes used the machine, and wall times are not reliable.
 
 Ratios are to a bare PyTorch loop (`benchmarks/bare.py`) that does the same work: FedAvg with a learned head on the same
-data, partition, cohorts, initial net, steps and evaluation after every round. Contestants take turns, {many}
-on the first workload and {few} on the second; a turn begins with rounds that are not timed; the table has the median of
-the ratios turn by turn, and the lowest and highest. The final loss on the training set is the proof that the work
-was done; batches are drawn from other random streams, so it differs in the third digit. CPU time and memory are those
-of the whole process tree (pages that processes share count once for each). Start-up, from the start of the process to
-the end of its first round less a steady round, is reported apart.
+data, partition, cohorts, initial net, steps and evaluation after every round. Programs are timed in turns, {many}
+on the first workload and {few} on the second; each turn begins with rounds that are not timed. The table has the
+median, lowest and highest of the ratios per turn. The final loss on the training set shows that the work was done; it
+differs in the third digit, because batches come from other random streams. CPU time and memory are those of the whole
+process tree (pages that processes share count once for each). Start-up is reported separately: the time from the
+start of the process to the end of the first round, minus a steady round.
 
-`default` is `spherefed run` with its run directory, checkpoints, admission checks and Eq. 2 and 3. Our processes tell
-the C library to keep what tensors free ([why](decisions/0013-freed-memory.md)); the bare loop and the others run as
-they come. Other libraries run
-in their own environments, in one process (Flower: with one Ray worker), by `benchmarks/peers/`, where each file says
-what was added to the library to make the work equal: {", ".join(version(name) for name in PEERS)}."""
+`default` is `spherefed run` with its run directory, checkpoints, validation of replies and Eq. 2 and 3. Our processes
+configure the C library to keep freed memory ([why](decisions/0013-freed-memory.md)); the bare loop and the other
+libraries run with their defaults. Other libraries run in their own environments, in one process (Flower: with one Ray
+worker), by `benchmarks/peers/`; each file there states what was added to the library to make the work equal:
+{", ".join(version(name) for name in PEERS)}."""
 
 
 def _processor() -> str:
     """What the ratios of compiled and bf16 runs depend on most."""
     with suppress(OSError):
         lines = [line.partition(":") for line in Path("/proc/cpuinfo").read_text().splitlines()]
-        facts = {name.strip(): value.strip() for name, _, value in lines}
-        widest = [flag for flag in ("avx512_bf16", "avx512f", "avx2") if flag in facts.get("flags", "").split()]
-        return ", ".join([facts.get("model name", platform.machine()), *widest])
+        summary = {name.strip(): value.strip() for name, _, value in lines}
+        widest = [flag for flag in ("avx512_bf16", "avx512f", "avx2") if flag in summary.get("flags", "").split()]
+        return ", ".join([summary.get("model name", platform.machine()), *widest])
     return platform.processor() or platform.machine()
 
 
@@ -109,16 +110,16 @@ def _section(part: str, outcomes: dict[str, Outcome]) -> str:
 
 {ratios(outcomes)}
 
-By default clients of so small a model train ten at a time, as one computation (equal up to rounding to one by one), and
-every round is saved to the disk, which nobody else here does. `one by one` is `--set stack=0` and `stacked K` is
-`--set stack=K`, both with `--checkpoint-every 100`. Where a round's time goes: [speed](speed.md).
+By default, ten clients of such a small model train as one computation (equal up to rounding to one by one), and every
+round is saved to disk, which no other library here does. `one by one` is `--set stack=0` and `stacked K` is
+`--set stack=K`, both with `--checkpoint-every 100`. For the time of each part of a round see [speed](speed.md).
 {_times_slower(outcomes)}"""
         case "compute":
             return f"""## Compute-bound: 2,000 images, 10 clients, all in every round, the paper's ConvNet
 
 {ratios(outcomes)}
 
-`compile` is `--compile`, and its start-up is the compilation; `bf16` is `--precision bf16`; `workers N` is
+`compile` is `--compile`; its start-up includes the compilation. `bf16` is `--precision bf16`; `workers N` is
 `--workers N`.{_two_workers(outcomes)}
 {_times_slower(outcomes)}"""
         case "ffc":
@@ -147,7 +148,7 @@ def _times_slower(outcomes: dict[str, Outcome]) -> str:
         if (other := outcomes.get(name)) is not None and not isinstance(other, NotMeasured)
     }
     told = ", ".join(f"{title} **{ratio:.2f}**" for title, ratio in slower.items())
-    return f"\nCPU time of the others over that of `default`: {told}." if told else ""
+    return f"\nCPU time of the other libraries divided by that of `default`: {told}." if told else ""
 
 
 def _two_workers(outcomes: dict[str, Outcome]) -> str:
@@ -165,7 +166,7 @@ def _not_measured(outcomes: dict[str, dict[str, Outcome]]) -> str:
         for name, outcome in contestants.items()
         if isinstance(outcome, NotMeasured)
     ]
-    general = "GPUs. Channels last, and bf16 of other networks, are in [speed](speed.md)."
+    general = "GPUs. For channels last, and for bf16 of other networks, see [speed](speed.md)."
     return "\n\n".join(["## Not measured", *(["\n".join(failed)] if failed else []), general])
 
 

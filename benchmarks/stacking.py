@@ -12,17 +12,17 @@ from statistics import median
 import numpy as np
 import torch
 
-from spherefed.allocation import keep_freed_memory
-from spherefed.assembly import Assembly, build_bench
+from spherefed.acceleration.memory_reuse import keep_freed_memory
+from spherefed.acceleration.stacked_model import suggested_stack
+from spherefed.assembly import Assembly, build_parts
+from spherefed.client.training import LocalTraining
 from spherefed.data.dataset import Dataset
 from spherefed.data.examples import Examples
 from spherefed.data.partition import Iid, Partition
 from spherefed.engines.local import InProcess
 from spherefed.experiment import Experiment, Model
-from spherefed.federation import federate
 from spherefed.nn.encoders import Encoder, Mlp, SmallNet
-from spherefed.stacking import Stack, suggested
-from spherefed.training import LocalTraining
+from spherefed.server.federation import federate
 
 CLIENTS, EXAMPLES, CLASSES = 10, 2000, 10
 MODELS: list[tuple[Encoder, tuple[int, ...]]] = [
@@ -41,7 +41,7 @@ def main() -> None:
     torch.set_num_threads(1)
     keep_freed_memory()
     print(
-        "| encoder | input | parameters | examples each | one by one, ms | stack 5 | stack 10 | by default |\n"
+        "| encoder | input | parameters | examples per client | one by one, ms | stack 5 | stack 10 | default |\n"
         "|---|---|---|---|---|---|---|---|"
     )
     for encoder, shape in MODELS:
@@ -51,19 +51,20 @@ def main() -> None:
 
 
 def _line(encoder: Encoder, shape: tuple[int, ...], each: int, repetitions: int) -> str:
-    assemblies = {size: _assembly(encoder, shape, each, repetitions + 2) for size in SIZES}
-    rounds = {size: _rounds(assembly, size) for size, assembly in assemblies.items()}
+    assemblies = {size: _assembly(encoder, shape, each, repetitions + 2, size) for size in SIZES}
+    rounds = {size: _rounds(assembly) for size, assembly in assemblies.items()}
     seconds = [{size: _timed(turn) for size, turn in rounds.items()} for _ in range(repetitions + 2)][2:]
     plain = median(turn[0] for turn in seconds)
     ratios = [median(turn[size] / turn[0] for turn in seconds) for size in SIZES[1:]]
-    bench = assemblies[0].bench
-    number = sum(p.numel() for p in bench.params.values())
+    local_model = assemblies[0].local_model
+    number = sum(p.numel() for p in local_model.params.values())
     name = f"{encoder.kind} {'-'.join(map(str, encoder.widths))}" if isinstance(encoder, Mlp) else encoder.kind
     cells = [name, "×".join(map(str, shape)), f"{number:,}", str(each), f"{1e3 * plain:.1f}"]
-    return f"| {' | '.join([*cells, *(f'{ratio:.2f}' for ratio in ratios), str(suggested(bench, CLIENTS))])} |"
+    default = suggested_stack(local_model.classifier, CLIENTS)
+    return f"| {' | '.join([*cells, *(f'{ratio:.2f}' for ratio in ratios), str(default)])} |"
 
 
-def _assembly(encoder: Encoder, shape: tuple[int, ...], each: int, num_rounds: int) -> Assembly:
+def _assembly(encoder: Encoder, shape: tuple[int, ...], each: int, num_rounds: int, stack: int) -> Assembly:
     """Clients with half to one and a half times so many examples."""
     rng = np.random.default_rng(0)
     inputs = torch.from_numpy(rng.normal(size=(EXAMPLES, *shape))).float()
@@ -72,6 +73,7 @@ def _assembly(encoder: Encoder, shape: tuple[int, ...], each: int, num_rounds: i
     experiment = Experiment(
         name="stacking",
         rounds=num_rounds,
+        stack=stack,
         partition=Iid(clients=CLIENTS),
         model=Model(encoder=encoder),
         local=LocalTraining(lr=0.01, epochs=1, batch_size=32),
@@ -79,12 +81,11 @@ def _assembly(encoder: Encoder, shape: tuple[int, ...], each: int, num_rounds: i
     sizes = np.linspace(0.5 * each, 1.5 * each, CLIENTS).astype(int)
     parts = tuple(rng.permutation(EXAMPLES)[:size] for size in sizes)
     partition = Partition(parts, np.zeros((CLIENTS, CLASSES), np.int64))
-    return Assembly(experiment, data, partition, build_bench(experiment, shape, CLASSES))
+    return build_parts(experiment, data, partition)
 
 
-def _rounds(assembly: Assembly, size: int) -> Iterator[object]:
-    stack = Stack(assembly.bench, size) if size else None
-    return federate(InProcess(assembly.client, CLIENTS, stack=stack), assembly.initial(), assembly.plan())
+def _rounds(assembly: Assembly) -> Iterator[object]:
+    return federate(InProcess(assembly.clients), assembly.initial(), assembly.plan())
 
 
 def _timed(rounds: Iterator[object]) -> float:

@@ -15,7 +15,7 @@ TORCH_AND_SKLEARN = "import torch, sklearn.datasets"
 FIRST_ROUND = """
 import os, pathlib, tempfile
 from spherefed.recipes import RECIPES
-from spherefed.runner import run
+from spherefed.runs.runner import run
 with tempfile.TemporaryDirectory() as folder:
     rounds = run(RECIPES["digits"](), pathlib.Path(folder) / "run")
     next(rounds)
@@ -35,8 +35,8 @@ def main() -> None:
     print(f"| `import torch` | {median(seconds['torch']):.2f} |")
     print(f"| `import torch, sklearn.datasets` | {median(seconds['torch and scikit-learn']):.2f} |")
     beyond = median(a - b for a, b in zip(seconds["first round"], seconds["torch"], strict=True))
-    print(f"| `run` on digits to its first round | {median(seconds['first round']):.2f} |")
-    print(f"| … beyond importing torch | {beyond:.2f} |")
+    print(f"| `run` on digits up to its first round | {median(seconds['first round']):.2f} |")
+    print(f"| … without importing torch | {beyond:.2f} |")
     print(f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
 
 

@@ -11,13 +11,12 @@ from material import Material
 from torch import nn
 
 from spherefed.assembly import Assembly, assemble
+from spherefed.client.training import LocalTraining
 from spherefed.data.partition import Dirichlet, Iid
 from spherefed.experiment import Data, Experiment, Model
-from spherefed.federation import sample
 from spherefed.nn.encoders import ConvNet, Mlp
-from spherefed.rng import Purpose, stream
-from spherefed.schedules import Constant
-from spherefed.training import LocalTraining
+from spherefed.server.federation import sample
+from spherefed.server.schedules import Constant
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,22 +81,19 @@ def material_of(workload: Workload) -> Material:
     """The workload without this library."""
     experiment = workload.experiment
     assembly = assemble(experiment)
-    train, test, local = assembly.dataset.train, assembly.dataset.test, experiment.local
+    train, test, local = assembly.dataset.train, assembly.dataset.test, experiment.local_training
     assert train.indices is None
     assert train.prepare is None
     assert local.epochs == 1
     assert local.weight_decay == 0
-    clients = range(len(assembly.partition.parts))
+    clients, plan = range(len(assembly.partition.parts)), assembly.plan()
     return Material(
         inputs=train.inputs,
         labels=train.labels,
         test_inputs=test.inputs,
         test_labels=test.labels,
         parts=[torch.from_numpy(part) for part in assembly.partition.parts],
-        cohorts=[
-            list(sample(clients, experiment.cohort, stream(experiment.seed, Purpose.COHORT, t)))
-            for t in range(experiment.rounds)
-        ],
+        cohorts=[list(sample(clients, plan, t)) for t in range(experiment.rounds)],
         net=_plain(assembly),
         num_classes=assembly.dataset.num_classes,
         lr=local.lr,
@@ -109,7 +105,7 @@ def material_of(workload: Workload) -> Material:
 
 def _plain(assembly: Assembly) -> nn.Module:
     """The initial classifier out of torch's own layers, each with memory of its own."""
-    classifier = assembly.bench.classifier
+    classifier = assembly.local_model.classifier
     head = nn.Linear(*reversed(classifier.head.weight.shape), bias=False)
     net = nn.Sequential(copy.deepcopy(classifier.encoder), head)
     head.weight.data = classifier.head.weight.detach().clone()
