@@ -3,18 +3,21 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check soak bench clean
+.PHONY: demo test check soak bench reliability docs release-check clean
 
-demo: $(VENV)/ready  ## compare FedAvg, FedAvg + FFC and SphereFed on digits; ends in a table and a page
-	$(BIN)/spherefed compare digits --seeds 5
+demo: $(VENV)/ready  ## compare FedAvg, FedAvg + FFC, SphereFed and one-shot FFC on digits; ends in a table and a page
+	$(BIN)/spherefed compare digits --with ffc,spherefed,one-shot --seeds 5
 
-test: $(VENV)/ready-dev  ## lint, types, tests; then real deployments and clusters on loopback
+test: $(VENV)/ready-dev  ## lint, types, tests; then real deployments on loopback, and the page in Chromium if it is installed
 	$(BIN)/pip check
-	$(BIN)/ruff format --check src tests benchmarks
-	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/ruff format --check src tests benchmarks tools
+	$(BIN)/ruff check src tests benchmarks tools
 	$(BIN)/mypy
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --dist loadfile -m 'slow and not soak'
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -m deployment
+	-test -d tests/browser/node_modules || { command -v chromium npm && npm install --silent --prefix tests/browser; }
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q -rs -m browser tests/report
 
 check: test
 
@@ -25,8 +28,22 @@ bench: $(VENV)/ready  ## ratios to a bare PyTorch loop and to other libraries, F
 	$(BIN)/python benchmarks/environments.py
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/report.py
 
+reliability: $(VENV)/ready-dev  ## kills, malformed input, hostile clients and servers, random faults; writes docs/reliability.md
+	$(BIN)/python benchmarks/reliability.py --write
+	$(BIN)/python benchmarks/hostile_clients.py --write
+	$(BIN)/python benchmarks/hostile_server.py --write
+	$(BIN)/python benchmarks/outside.py --write
+	$(BIN)/python benchmarks/chaos.py --minutes 15 --write
+
+docs: $(VENV)/ready-dev  ## build the documentation into site/ and print its first page
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build -q --strict
+	@echo "open $(CURDIR)/site/index.html"
+
+release-check: $(VENV)/ready-dev  ## wheel and sdist, checked and installed in fresh environments
+	$(BIN)/python tools/release_check.py
+
 clean:
-	rm -rf $(VENV) .bench build dist
+	rm -rf $(VENV) .bench build dist site
 
 # torch first and by its exact version: see constraints.txt.
 $(VENV)/ready: pyproject.toml constraints.txt
@@ -35,5 +52,5 @@ $(VENV)/ready: pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/ready-dev: $(VENV)/ready
-	$(BIN)/pip install -q -c constraints.txt -e '.[dev,flower,ray]'
+	$(BIN)/pip install -q -c constraints.txt -e '.[dev,docs,flower,mlflow,pretrained,ray,tensorboard]'
 	touch $@
