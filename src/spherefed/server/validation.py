@@ -40,15 +40,24 @@ def min_replies(quorum: float, num_asked: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """One line of `rejections.jsonl`. The cause may come from a client, so it is cut to 1 kB of valid text."""
+    """One line of `rejections.jsonl`. The cause may come from a client, so it is cut to 1 kB of printable text."""
 
     round: int
     client: int
     cause: str
 
     def __post_init__(self) -> None:
-        text = str(self.cause)[:MAX_CAUSE].encode("utf-8", "replace")[:MAX_CAUSE].decode("utf-8", "ignore")
-        object.__setattr__(self, "cause", text)
+        object.__setattr__(self, "cause", printable(self.cause))
+
+
+def printable(text: object) -> str:
+    """At most 1 kB of it on one line, without characters that a terminal would obey.
+
+    >>> printable("no data" + chr(10) + chr(27) + "[2J")
+    'no data  [2J'
+    """
+    shown = "".join(each if each.isprintable() else " " for each in str(text)[:MAX_CAUSE])
+    return shown.encode("utf-8", "replace")[:MAX_CAUSE].decode("utf-8", "ignore")
 
 
 class ReplyLog(Generic[R]):
