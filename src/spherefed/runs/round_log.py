@@ -54,6 +54,8 @@ class RoundLog:
         """The next round of the newest checkpoint."""
         self._next: int | None = None
         """Which of the two files the next checkpoint goes to: never the one that holds the newest."""
+        self.before: Checkpoint | None = None
+        """The checkpoint before the newest, when they were read."""
         self._digests: dict[str, GrowingDigest] = {}
         """Of the files of lines, as far as this object has written them."""
 
@@ -103,7 +105,7 @@ class RoundLog:
 
     def newest_checkpoint(self) -> Checkpoint | None:
         """The newest checkpoint that is whole; None if there is none yet."""
-        newest, self._next, faults = None, 0, []
+        newest, self.before, self._next, faults = None, None, 0, []
         for index, path in enumerate(self._paths):
             if not path.exists():
                 continue
@@ -113,7 +115,10 @@ class RoundLog:
                 faults.append(str(error))
                 continue
             if newest is None or found.next_round > newest.next_round:
+                self.before = newest
                 newest, self._next, self._newest_round = found, 1 - index, found.next_round
+            else:
+                self.before = found
         if newest is None and faults:
             raise RunError("; ".join(faults))
         for fault in faults:

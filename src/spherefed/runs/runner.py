@@ -22,7 +22,7 @@ from spherefed.runs.head import check_additive
 from spherefed.runs.head_start import ridge_start
 from spherefed.runs.round_log import Checkpoint, RoundLog
 from spherefed.server.collection import Calibrated, calibrate
-from spherefed.server.federation import Fleet, Round, federate
+from spherefed.server.federation import Fleet, Plan, Round, federate
 
 if TYPE_CHECKING:
     from spherefed.engines.ray import RayFleet
@@ -155,7 +155,8 @@ def run_assembled(
                 checkpoint = ridge_start(assembly, fleet, directory, log, initial)
             model = checkpoint.model
             # Closed here and not by the garbage collector, so that stopping writes a checkpoint at once.
-            with closing(_rounds(assembly, fleet, log, checkpoint, checkpoint_every)) as rounds:
+            before = log.before or (Checkpoint(0, initial, {}) if checkpoint.next_round == 1 else None)
+            with closing(_rounds(assembly, fleet, log, checkpoint, before, checkpoint_every)) as rounds:
                 for model, progress in rounds:  # noqa: B007 - the last model is finished below
                     yield progress
             finish_run(assembly, fleet, directory, log, model, keep_client_statistics)
@@ -218,17 +219,23 @@ def _watched(fleet: "InProcess | Parallel | RayFleet", activity: Activity | None
 
 
 def _rounds(
-    assembly: Assembly, fleet: Fleet, log: RoundLog, start: Checkpoint, checkpoint_every: int
+    assembly: Assembly,
+    fleet: Fleet,
+    log: RoundLog,
+    start: Checkpoint,
+    before: Checkpoint | None,
+    checkpoint_every: int,
 ) -> Generator[tuple[ModelState, Progress]]:
-    """The rounds, each evaluated and written, with a checkpoint every `checkpoint_every` rounds."""
+    """The rounds, each evaluated and written, with a checkpoint every `checkpoint_every` rounds.
+
+    `before` is an earlier state than `start`, if there is one: see `federate`.
+    """
     experiment, local_model, test = assembly.experiment, assembly.local_model, assembly.test
     rounds: Iterator[tuple[Round, Calibrated | None]]
     if experiment.calibrate_every is not None:
-        rounds = _calibrated_rounds(assembly, fleet, start, log.claims())
+        rounds = _calibrated_rounds(assembly, fleet, start, before, log.claims())
     else:
-        first, state = start.next_round, start.server_state
-        plain = federate(fleet, start.model, assembly.plan(), start=first, server_state=state)
-        rounds = ((done, None) for done in plain)
+        rounds = ((done, None) for done in _federate_from(start, before, fleet, assembly.plan()))
     unsaved: Checkpoint | None = None
     began = time.perf_counter()
     try:
@@ -255,7 +262,7 @@ def _rounds(
 
 
 def _calibrated_rounds(
-    assembly: Assembly, fleet: Fleet, start: Checkpoint, claims: dict[int, int]
+    assembly: Assembly, fleet: Fleet, start: Checkpoint, before: Checkpoint | None, claims: dict[int, int]
 ) -> Iterator[tuple[Round, Calibrated | None]]:
     """The rounds, and after every m-th of them a calibration whose head the next round starts from (App. C.2).
 
@@ -266,9 +273,8 @@ def _calibrated_rounds(
     assert every is not None
     plan, current = assembly.plan(), start
     while current.next_round < plan.rounds:
-        first, state = current.next_round, current.server_state
-        for done in federate(fleet, current.model, plan, start=first, server_state=state):
-            current = Checkpoint(done.index + 1, done.model, done.server_state)
+        for done in _federate_from(current, before, fleet, plan):
+            before, current = current, Checkpoint(done.index + 1, done.model, done.server_state)
             claims.update(zip(done.clients, done.examples, strict=True))
             # The last round's calibration is that of the finished run.
             if current.next_round % every or current.next_round == plan.rounds:
@@ -280,6 +286,12 @@ def _calibrated_rounds(
             yield done, calibrated
             current = replace(current, model=calibrated.model)
             break
+
+
+def _federate_from(start: Checkpoint, before: Checkpoint | None, fleet: Fleet, plan: Plan) -> Iterator[Round]:
+    earlier = None if before is None else (before.model, before.server_state)
+    first, state = start.next_round, start.server_state
+    return federate(fleet, start.model, plan, start=first, server_state=state, before=earlier)
 
 
 def _round_line(done: Round, counts: Counts | None) -> dict[str, Any]:

@@ -23,6 +23,8 @@ MAX_CAUSE = 1000
 """Bytes of a cause that are kept."""
 DIVERGED = ("loss is nan", "loss is inf", "is not finite", "update norm")
 """Parts of the causes that a training with too large a learning rate leads to."""
+OUTLIER_RATIO = 10.0
+"""A client moves the model far more than the others if n_k‖Δ_k‖₂ is beyond this multiple of the median."""
 UNKNOWN_CLIENT = -1
 """Recorded for an answer that does not say whose it is."""
 
@@ -38,15 +40,24 @@ def min_replies(quorum: float, num_asked: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """One line of `rejections.jsonl`. The cause may come from a client, so it is cut to 1 kB of valid text."""
+    """One line of `rejections.jsonl`. The cause may come from a client, so it is cut to 1 kB of printable text."""
 
     round: int
     client: int
     cause: str
 
     def __post_init__(self) -> None:
-        text = str(self.cause)[:MAX_CAUSE].encode("utf-8", "replace")[:MAX_CAUSE].decode("utf-8", "ignore")
-        object.__setattr__(self, "cause", text)
+        object.__setattr__(self, "cause", printable(self.cause))
+
+
+def printable(text: object) -> str:
+    """At most 1 kB of it on one line, without characters that a terminal would obey.
+
+    >>> printable("no data" + chr(10) + chr(27) + "[2J")
+    'no data  [2J'
+    """
+    shown = "".join(each if each.isprintable() else " " for each in str(text)[:MAX_CAUSE])
+    return shown.encode("utf-8", "replace")[:MAX_CAUSE].decode("utf-8", "ignore")
 
 
 class ReplyLog(Generic[R]):
@@ -69,6 +80,8 @@ class ReplyLog(Generic[R]):
         """Norms of delta, buffers and extra of each accepted reply to a training request."""
         self._too_long: set[int] = set()
         """Clients that were rejected in comparison with the round before only."""
+        self._grown: set[int] = set()
+        """Those of them that count again, because they were too many."""
         self.asked = asked
         """Clients to ask now, in this order."""
         self._waiting, self._wrong_round, self._all = set(asked), set[int](), set(asked)
@@ -114,6 +127,23 @@ class ReplyLog(Generic[R]):
         """Reject the accepted reply with the largest norm of all its tensors."""
         self.reject(max(self._lengths, key=lambda client: hypot(*self._lengths[client].values())), cause)
 
+    def outlier(self, weigh_examples: bool) -> int | None:
+        """The client that moves the model most, if that is far more than the median client does."""
+        moved = {c: norm * (self.examples[c] if weigh_examples else 1) for c, norm in self.norms.items()}
+        most = max(moved, key=moved.__getitem__)
+        return most if moved[most] > OUTLIER_RATIO * median(moved.values()) else None
+
+    def most_diverged(self) -> bool:
+        """Whether more than half of all clients sent what a diverging training leads to, or far longer updates."""
+        diverged = {line.client for line in self.rejected if _is_divergence(line)} | self._grown
+        return 2 * len(diverged) > len(self._all)
+
+    def leave_out(self, client: int, cause: str) -> None:
+        """Do not ask this client, and record why; for before the first answer."""
+        self.asked = [each for each in self.asked if each != client]
+        self._waiting.discard(client)
+        self.rejected.append(Rejection(self.request.round, client, cause))
+
     def must_repeat(self) -> bool:
         """Whether the round has to be repeated, without replies that are far longer than the median of this round.
 
@@ -122,6 +152,7 @@ class ReplyLog(Generic[R]):
         """
         if len(self._too_long) > len(self.accepted):
             self.limits = replace(self.limits, max_norm=self.limits.max_absolute_norm)
+            self._grown |= self._too_long
             self.rejected = [line for line in self.rejected if line.client not in self._too_long]
             self.accepted = [client for client in self.asked if client in {*self.accepted, *self._too_long}]
             return True
@@ -161,7 +192,7 @@ class ReplyLog(Generic[R]):
     def _advice(self) -> str:
         """What to do if every client's training diverged."""
         lr = getattr(self.request, "lr", None)
-        if lr is None or not all(any(sign in line.cause for sign in DIVERGED) for line in self.rejected):
+        if lr is None or not all(map(_is_divergence, self.rejected)):
             return ""
         return f"; the training diverged at every client: lower local.lr, whose value in this round is {lr:g}"
 
@@ -178,6 +209,10 @@ class ReplyLog(Generic[R]):
         missing = sorted(self._waiting - self._wrong_round)
         self.rejected.extend(Rejection(self.request.round, client, "did not answer") for client in missing)
         self._waiting = set()
+
+
+def _is_divergence(line: Rejection) -> bool:
+    return any(sign in line.cause for sign in DIVERGED)
 
 
 def _whole(answer: object, name: str, default: int) -> int:
