@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from spherefed.acceleration.memory_reuse import freed_memory_kept
 from spherefed.assembly import Assembly, InMemory, assemble
-from spherefed.client.evaluation import GLOBAL_TEST, Counts, global_counts, global_measures
+from spherefed.client.evaluation import GLOBAL_TEST, global_measures
 from spherefed.engines.activity import Activity, published
 from spherefed.engines.local import InProcess, Parallel
 from spherefed.errors import ConfigError
@@ -20,7 +20,7 @@ from spherefed.runs.environment import describe_environment
 from spherefed.runs.finish import finish_run
 from spherefed.runs.head import check_additive
 from spherefed.runs.head_start import ridge_start
-from spherefed.runs.round_log import Checkpoint, RoundLog
+from spherefed.runs.round_log import Checkpoint, RoundLog, calibrated_line, round_line
 from spherefed.server.collection import Calibrated, calibrate
 from spherefed.server.federation import Fleet, Plan, Round, federate
 
@@ -242,12 +242,12 @@ def _rounds(
         for done, calibrated in rounds:
             last = done.index + 1 == experiment.rounds
             due = last or (done.index + 1) % experiment.evaluate_every == 0
-            counts = global_counts(local_model, done.model, test) if due else None
-            line = _round_line(done, counts)
+            measured = global_measures(local_model, done.model, test) if due else {"accuracy": {}}
+            line = round_line(done, measured)
             rejected, model = [*done.rejected], done.model
             if calibrated is not None:
                 rejected, model = [*rejected, *calibrated.rejected], calibrated.model
-                line["calibrated"] = _calibrated_line(calibrated, global_counts(local_model, model, test))
+                line["calibrated"] = calibrated_line(calibrated, global_measures(local_model, model, test))
             now = time.perf_counter()
             log.append_round(line | {"seconds": now - began}, rejected)
             began = now
@@ -255,7 +255,7 @@ def _rounds(
             if last or (done.index + 1) % checkpoint_every == 0:
                 log.save_checkpoint(unsaved)
                 unsaved = None
-            yield model, Progress(done.index, experiment.rounds, done.loss, line["accuracy"].get(GLOBAL_TEST))
+            yield model, Progress(done.index, experiment.rounds, done.loss, measured["accuracy"].get(GLOBAL_TEST))
     finally:
         if unsaved is not None:
             log.save_checkpoint(unsaved)
@@ -292,27 +292,3 @@ def _federate_from(start: Checkpoint, before: Checkpoint | None, fleet: Fleet, p
     earlier = None if before is None else (before.model, before.server_state)
     first, state = start.next_round, start.server_state
     return federate(fleet, start.model, plan, start=first, server_state=state, before=earlier)
-
-
-def _round_line(done: Round, counts: Counts | None) -> dict[str, Any]:
-    return {
-        "round": done.index,
-        "lr": done.lr,
-        "loss": done.loss,
-        "num_examples": done.num_examples,
-        "clients": list(done.clients),
-        "examples": list(done.examples),
-        "bytes_down": done.traffic.down,
-        "bytes_up": done.traffic.up,
-        **global_measures(counts),
-        **({} if done.consistency is None else {"consistency": done.consistency}),
-    }
-
-
-def _calibrated_line(calibrated: Calibrated, counts: Counts | None) -> dict[str, Any]:
-    return {
-        **global_measures(counts),
-        "summary": calibrated.summary,
-        "bytes_down": calibrated.traffic.down,
-        "bytes_up": calibrated.traffic.up,
-    }
