@@ -1,5 +1,8 @@
 """λ by generalised cross-validation: the formula from the pooled data, and how it follows exact leave-one-out."""
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -136,3 +139,22 @@ def test_the_calibration_solves_with_the_chosen_ridge_and_says_so():
     assert ridge in solved.summary()["grid"]
     assert len(solved.summary()["gcv"]) == len(solved.summary()["grid"])
     assert torch.equal(solved.weight, Ffc(ridge=ridge).solve(total, context).weight)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="the peak memory is read from Linux's /proc")
+def test_the_solve_takes_the_memory_of_three_matrices_beside_the_sums():
+    dim, num_classes = 2100, 10  # a matrix of more than 32 MiB is mapped and unmapped by itself, without fragments
+    rng = np.random.default_rng(0)
+    statistics = measured(rng.standard_normal((3000, dim)), rng.integers(num_classes, size=3000), num_classes)
+    context = Context(head=torch.zeros(num_classes, dim), seed=0, round=1)
+    total = FfcGcv().merge(None, statistics.tensors(), context)
+    Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
+    before = peak_kilobytes()
+    FfcGcv().solve(total, context)
+    matrices = (peak_kilobytes() - before) * 1024 / (8 * dim**2)
+    assert 1 < matrices < 3.5
+
+
+def peak_kilobytes():
+    return int(re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text()).group(1))

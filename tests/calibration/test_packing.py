@@ -4,17 +4,21 @@ import numpy as np
 import pytest
 import torch
 
-from spherefed.calibration.packing import diagonal_positions, packed_size, unpack_triangle, upper_mask
+from spherefed.calibration.packing import diagonal_positions, pack_triangle, packed_size, unpack_triangle
 
 CPU = torch.device("cpu")
 
 
-@pytest.mark.parametrize("dim", [1, 2, 3, 8])
-def test_a_packed_triangle_is_numpys_upper_triangle_row_by_row(dim: int) -> None:
+@pytest.mark.parametrize("block", [1, 3, 8, 256])
+@pytest.mark.parametrize("dim", [1, 2, 3, 8, 11])
+def test_a_packed_triangle_is_numpys_upper_triangle_row_by_row(
+    dim: int, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spherefed.calibration.packing.BLOCK_ROWS", block)
     whole = np.random.default_rng(dim).integers(-99, 99, size=(dim, dim))
     whole = whole + whole.T
     rows, columns = np.triu_indices(dim)
-    packed = torch.from_numpy(whole)[upper_mask(dim, CPU)]
+    packed = pack_triangle(torch.from_numpy(whole))
     assert packed.tolist() == whole[rows, columns].tolist()
     assert len(packed) == packed_size(dim)
     assert unpack_triangle(packed, dim).tolist() == whole.tolist()

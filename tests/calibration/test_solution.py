@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from spherefed.calibration.solution import solve
+from spherefed.calibration.solution import eigh_in_place, solve
 from spherefed.errors import CalibrationError
 
 DIM, CLASSES = 6, 3
@@ -62,3 +62,15 @@ def test_a_matrix_that_no_features_have_is_refused(scale: float) -> None:
     _, _, gram, cross = system(20)
     with pytest.raises(CalibrationError, match="not a Gram matrix"):
         solve(scale * gram, cross, 0.0)
+
+
+@pytest.mark.parametrize("dim", [1, 2, 7, 130])
+def test_eigenvectors_in_place_have_the_bits_of_torch(dim: int) -> None:
+    rows = torch.from_numpy(np.random.default_rng(dim).normal(size=(2 * dim, dim)))
+    matrix = rows.T @ rows
+    matrix = matrix + matrix.T  # symmetric to the bit
+    expected = torch.linalg.eigh(matrix)
+    values, vectors = eigh_in_place(matrix)
+    assert torch.equal(values, expected.eigenvalues)
+    assert torch.equal(vectors, expected.eigenvectors)
+    assert vectors.data_ptr() == matrix.data_ptr()

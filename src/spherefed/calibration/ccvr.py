@@ -14,7 +14,7 @@ from torch import Tensor
 
 from spherefed.calibration.context import Context, SummaryValue
 from spherefed.calibration.features import labelled_features
-from spherefed.calibration.packing import diagonal_positions, packed_size, unpack_triangle, upper_mask
+from spherefed.calibration.packing import diagonal_positions, pack_triangle, packed_size, unpack_triangle
 from spherefed.calibration.plausibility import check_second_moment
 from spherefed.calibration.refit import Refit, Refitted, refit
 from spherefed.errors import CalibrationError, ConfigError, NothingMeasuredError
@@ -131,13 +131,13 @@ class Moments:
 def moments(features: Tensor, labels: Tensor) -> Moments:
     """Class moments of features (n, l) with labels (n,)."""
     classes, counts = torch.unique(labels, return_counts=True)
-    dim, triangle = features.shape[1], upper_mask(features.shape[1], features.device)
+    dim = features.shape[1]
     sums = torch.zeros(len(classes), dim, dtype=torch.float64, device=features.device)
     products = torch.zeros(len(classes), packed_size(dim), dtype=torch.float64, device=features.device)
     for position, number in enumerate(classes.tolist()):
         rows = features[labels == number].double()
         sums[position] = rows.sum(dim=0)
-        products[position] = (rows.T @ rows)[triangle]
+        products[position] = pack_triangle(rows.T @ rows)
     num_signed = int((features < 0).any(dim=1).sum())
     return Moments(classes, counts, sums, products, num_signed)
 

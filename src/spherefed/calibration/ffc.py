@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from spherefed.calibration.context import Context
-from spherefed.calibration.packing import diagonal_positions, packed_size, unpack_triangle, upper_mask
+from spherefed.calibration.packing import diagonal_positions, pack_triangle, packed_size, unpack_triangle
 from spherefed.calibration.plausibility import check_gram
 from spherefed.calibration.solution import Solution, noise_floor, solve
 from spherefed.errors import CalibrationError, ConfigError, NothingMeasuredError
@@ -34,6 +34,8 @@ BLOCK_ROWS = 2**8
 """Minimum number of rows in one matrix product, except the last; fewer rows are slow."""
 NUM_STRIPES = 8
 """V's upper triangle is computed in this many stripes of rows, which takes 9/16 of the work of the full matrix."""
+FLUSH_ROWS = 2**9
+"""Rows of V that are converted to int64 at a time."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -240,9 +242,8 @@ class Accumulator:
         """The statistics of all rows added so far."""
         self._multiply()
         self._flush()
-        triangle = upper_mask(len(self._gram_ll), self._gram_ll.device)
         cross_lC = self._cross_Cl.T.to(torch.int64).contiguous()
-        return Statistics(self._num_examples, self._num_zero, self._gram_ll[triangle], cross_lC)
+        return Statistics(self._num_examples, self._num_zero, pack_triangle(self._gram_ll), cross_lC)
 
     def _multiply(self) -> None:
         if not self._rows:
@@ -258,7 +259,8 @@ class Accumulator:
         self._rows, self._num_rows = [], 0
 
     def _flush(self) -> None:
-        self._gram_ll += self._sum_ll.to(torch.int64)
+        for top in range(0, len(self._gram_ll), FLUSH_ROWS):  # without a copy of the whole matrix
+            self._gram_ll[top : top + FLUSH_ROWS] += self._sum_ll[top : top + FLUSH_ROWS].to(torch.int64)
         self._sum_ll.zero_()
         self._num_summed = 0
 

@@ -16,12 +16,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
 from spherefed.calibration.context import Context, SummaryValue
 from spherefed.calibration.ffc import Ffc, Statistics
-from spherefed.calibration.solution import Solution, eigenvalue_cutoff
+from spherefed.calibration.solution import Solution, eigenvalue_cutoff, eigh_in_place
 from spherefed.errors import NothingMeasuredError
 from spherefed.nn.classifier import Classifier
 from spherefed.tensors import Tensors, one_thread
@@ -81,7 +80,7 @@ class _Spectrum:
 
     @staticmethod
     def of(statistics: Statistics) -> "_Spectrum":
-        values_l, vectors_ll = torch.linalg.eigh(statistics.gram())
+        values_l, vectors_ll = eigh_in_place(statistics.gram())
         floor = eigenvalue_cutoff(float(values_l[-1]), statistics.dim, statistics.noise_floor)
         keep = values_l > floor
         weights_r = (vectors_ll[:, keep].T @ statistics.cross()).square().sum(dim=1)

@@ -16,6 +16,8 @@ SMALLEST_TRACE = 1e-250
 def check_gram(gram_ll: Tensor, cross_lC: Tensor, num_examples: int) -> None:
     """V ⪰ 0  and  tr(Uᵀ V⁺ U) ≤ n, for V = ZᵀZ and U = ZᵀY with one-hot rows Y; raises CalibrationError.
 
+    Changes the diagonal of `gram_ll`, because V can be large and its caller needs no copy.
+
     UᵀV⁺U = YᵀPY ⪯ YᵀY, where P projects on the columns of Z, and tr(YᵀY) = n. V is tested as V + τI with
     τ = l·2⁻⁵²·tr(V). Cholesky in float64 finds LLᵀ = V + τI + Δ with ‖Δ‖ ≤ (l + 1)·2⁻⁵³·tr(V), and rounding V costs
     2⁻⁵³·tr(V): together less than τ for l ≥ 2. So it succeeds for every Gram matrix, singular or not, and LLᵀ ⪰ V. The
@@ -24,7 +26,8 @@ def check_gram(gram_ll: Tensor, cross_lC: Tensor, num_examples: int) -> None:
     dim, trace = len(gram_ll), float(gram_ll.trace())
     if num_examples == 0 or dim == 0:
         return  # V and U of no example are zero, which the bounds of their entries ensure
-    factor_ll, info = torch.linalg.cholesky_ex(_shifted(gram_ll, dim * 2.0**-52 * trace))
+    gram_ll.diagonal().add_(dim * 2.0**-52 * trace)
+    factor_ll, info = torch.linalg.cholesky_ex(gram_ll)
     if int(info) != 0:
         raise CalibrationError("V is not a Gram matrix of features: it is not positive semi-definite")
     explained = float(torch.linalg.solve_triangular(factor_ll, cross_lC, upper=False).square().sum())
@@ -44,10 +47,7 @@ def check_second_moment(product_ll: Tensor, sum_l: Tensor, num_examples: int) ->
         return
     tolerance = (num_examples + len(sum_l) + 8) * 2.0**-51
     scaled_ll = (product_ll - torch.outer(sum_l, sum_l / num_examples)) / trace
-    _, info = torch.linalg.cholesky_ex(_shifted(scaled_ll, tolerance))
+    scaled_ll.diagonal().add_(tolerance)
+    _, info = torch.linalg.cholesky_ex(scaled_ll)
     if int(info) != 0:
         raise CalibrationError("CCVR moments are not sums over examples: Σzzᵀ is less than n times the squared mean")
-
-
-def _shifted(matrix_ll: Tensor, shift: float) -> Tensor:
-    return matrix_ll + shift * torch.eye(len(matrix_ll), dtype=matrix_ll.dtype, device=matrix_ll.device)

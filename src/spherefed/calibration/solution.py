@@ -64,11 +64,13 @@ def solve(gram_ll: Tensor, cross_lC: Tensor, ridge: float, *, noise: float = 0.0
     if not (ridge >= 0 and isfinite(ridge)):
         raise CalibrationError(f"ridge must be finite and not negative, got {ridge}")
     dim = len(gram_ll)
-    system_ll = gram_ll + ridge * torch.eye(dim, dtype=torch.float64, device=gram_ll.device)
+    system_ll = gram_ll.clone()
+    system_ll.diagonal().add_(ridge)
+    del gram_ll  # its memory is free from here on, unless the caller needs it
     regular, lowest = _cholesky(system_ll, cross_lC, ridge)
     if regular is not None and lowest > noise:
         return regular
-    values_l, vectors_ll = torch.linalg.eigh(system_ll)
+    values_l, vectors_ll = eigh_in_place(system_ll)
     largest = float(values_l[-1])
     # A Gram matrix has no negative eigenvalues; the tolerance allows for the rounding of eigh.
     if not largest > 0 or float(values_l[0]) - ridge < -8 * dim * 2.0**-52 * largest:
@@ -90,6 +92,17 @@ def solve(gram_ll: Tensor, cross_lC: Tensor, ridge: float, *, noise: float = 0.0
         dropped=dim - rank,
         ridge=ridge,
     )
+
+
+def eigh_in_place(matrix_ll: Tensor) -> tuple[Tensor, Tensor]:
+    """Eigenvalues (l,), ascending, and eigenvectors (l, l) of a symmetric matrix, which they overwrite.
+
+    The bits of `torch.linalg.eigh`, with one matrix less: LAPACK needs two more as workspace.
+    """
+    values_l = torch.empty(len(matrix_ll), dtype=matrix_ll.dtype, device=matrix_ll.device)
+    vectors_ll = matrix_ll.mT  # in the layout of LAPACK; the matrix is symmetric
+    torch.linalg.eigh(vectors_ll, out=(values_l, vectors_ll))
+    return values_l, vectors_ll
 
 
 def _cholesky(system_ll: Tensor, cross_lC: Tensor, ridge: float) -> tuple[Solution | None, float]:
