@@ -30,6 +30,8 @@ Options = tuple[tuple[str, Option], ...]
 
 MAX_WHOLE = 2**128
 """Whole numbers in experiments are smaller: seeds of random streams have up to 128 bits."""
+DEFAULT_IN_DIGESTS = "default in digests"
+"""Key in the metadata of a field whose default depends on others: the value that `without_defaults` leaves out."""
 MAX_SHOWN = 200
 """Characters of a given value in an error message."""
 
@@ -77,7 +79,7 @@ def without_defaults(value: Any) -> Any:
     """
     if is_dataclass(value) and not isinstance(value, type):
         given = {f.name: getattr(value, f.name) for f in fields(value)}
-        defaults = {f.name: _default(f) for f in fields(value)}
+        defaults = {f.name: f.metadata.get(DEFAULT_IN_DIGESTS, _default(f)) for f in fields(value)}
         return _table(value, {name: v for name, v in given.items() if v != defaults[name]}, without_defaults)
     if isinstance(value, tuple | list):
         return [without_defaults(item) for item in value]
@@ -223,7 +225,7 @@ def _completed(field: "Field[Any]", hint: Any, value: Any) -> Any:
     """A table of one dataclass with the fields that only the default of this field has, such as the rate of a refit."""
     if field.default_factory is MISSING or not isinstance(value, Mapping) or not is_dataclass(hint):
         return value
-    return {**to_plain(field.default_factory()), **value}
+    return {**without_defaults(field.default_factory()), **value}
 
 
 def _union_from(members: tuple[Any, ...], plain: Any, path: str) -> Any:

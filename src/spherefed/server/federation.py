@@ -170,6 +170,7 @@ def _aggregator(algorithm: Algorithm, model: ModelState) -> Aggregator | CohortA
     head = model.params.get(LEARNED_HEAD)
     if not isinstance(algorithm.aggregation, Mean):
         return CohortAggregator(algorithm.aggregation, head)
+    assert algorithm.weigh is not None  # it was set when the algorithm was built
     return Aggregator(normalize_steps=algorithm.normalize_steps, weigh=algorithm.weigh, head=head)
 
 
