@@ -18,7 +18,7 @@ from spherefed.server.aggregation import Aggregate, Aggregator, CohortAggregator
 from spherefed.server.algorithms import Algorithm
 from spherefed.server.reply_checks import Limits
 from spherefed.server.robust import Mean
-from spherefed.server.validation import Rejection, ReplyLog
+from spherefed.server.validation import Rejection, ReplyLog, reply_log
 from spherefed.tensors import Tensors, add_prefix, non_finite, strip_prefix
 
 MEDIAN_NORM = "replies.median_norm"
@@ -90,8 +90,7 @@ def federate(
         request = train_request(plan, t, model, server_state)
         cohort = sample(fleet.clients, plan, t)
         limits = plan.limits.of_training(server_state.get(MEDIAN_NORM), plan.local)
-        log = ReplyLog(TrainReply, request, cohort, limits)
-        with log.in_errors():
+        with reply_log(TrainReply, request, cohort, limits) as log:
             mean, model, server_state = _trained(fleet, plan.algorithm, log, model, server_state)
             log.close(f"round {t}", plan.quorum)
         yield Round(
