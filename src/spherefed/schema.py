@@ -121,7 +121,7 @@ def own_components(value: Any) -> Iterator[str]:
     """The names of all components of a user in nested dataclasses."""
     owner: Any = type(value)
     for name, child in ((f.name, getattr(value, f.name)) for f in fields(value)) if is_dataclass(value) else ():
-        if name in _open_fields(owner) and child is not None and is_component_name(kind := kind_of(child)):
+        if name in _open_fields(owner) and child is not None and ":" in (kind := kind_of(child)):
             yield kind
         yield from own_components(child)
 
@@ -236,18 +236,18 @@ def _union_from(members: tuple[Any, ...], plain: Any, path: str) -> Any:
         rest = [member for member in members if member is not type(None)]
         return from_plain(rest[0], plain, path)
     kind = plain if isinstance(plain, str) else plain.get("kind") if isinstance(plain, Mapping) else None
+    if isinstance(kind, str) and kind in kinds:
+        return _dataclass_from(kinds[kind], plain, path)
     contract = _contract(members)
     if contract is not None and is_component_name(kind):
         table = {"kind": kind} if isinstance(plain, str) else plain
         return _own_from(contract, next(filter(is_adapter, members), None), table, path)
-    if not isinstance(kind, str) or kind not in kinds:
-        allowed = [*kinds, *(["none"] if type(None) in members else [])]
-        if contract is not None:
-            allowed.append("package.module:Name of your own")
-        if kind is None:
-            raise ConfigError(f"{path} needs a kind, got {shown(plain)}; allowed: {', '.join(allowed)}")
-        raise ConfigError(f"{path}.kind {shown(kind)} is unknown; {suggest(shown(kind)[1:-1], allowed)}")
-    return _dataclass_from(kinds[kind], plain, path)
+    allowed = [*kinds, *(["none"] if type(None) in members else [])]
+    if contract is not None:
+        allowed.append("package.module:Name of your own")
+    if kind is None:
+        raise ConfigError(f"{path} needs a kind, got {shown(plain)}; allowed: {', '.join(allowed)}")
+    raise ConfigError(f"{path}.kind {shown(kind)} is unknown; {suggest(shown(kind)[1:-1], allowed)}")
 
 
 def _own_from(contract: Any, adapter: Any, table: Mapping[str, Any], path: str) -> Any:

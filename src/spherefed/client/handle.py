@@ -158,7 +158,7 @@ def handle(
         if isinstance(request, Train):
             return _train(clients, request, states, stacked=stacked)
         (client,), (state,) = clients, states
-        client.local_model.load_state(request.model, strip_prefix("private", state or {}))
+        client.local_model.load_state(request.model, strip_prefix("private", state) if state else {})
         match request:
             case Measure():
                 return [(_measure(client, request), state)]

@@ -27,6 +27,8 @@ from spherefed.server.federation import Fleet, Plan, Round, federate
 if TYPE_CHECKING:
     from spherefed.engines.ray import RayFleet
 
+    EngineFleet = InProcess | Parallel | RayFleet
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Engine:
@@ -100,7 +102,7 @@ def run(
     )
     return run_assembled(
         assembly,
-        lambda directory: _watched(make_fleet(assembly, engine, directory, in_memory), activity),
+        lambda directory: make_fleet(assembly, engine, directory, in_memory, activity),
         out,
         environment=environment,
         checkpoint_every=engine.checkpoint_every,
@@ -177,9 +179,16 @@ def run_to_end(
 
 
 def make_fleet(
-    assembly: Assembly, engine: Engine, directory: RunDirectory, in_memory: InMemory | None = None
-) -> "InProcess | Parallel | RayFleet":
-    """The fleet of an engine; client state is kept in the run directory if clients keep any."""
+    assembly: Assembly,
+    engine: Engine,
+    directory: RunDirectory,
+    in_memory: InMemory | None = None,
+    activity: Activity | None = None,
+) -> "EngineFleet":
+    """The fleet of an engine, which writes what it does into `activity`.
+
+    Client state is kept in the run directory if clients keep any.
+    """
     encoder = None if in_memory is None else in_memory.encoder
     if engine.kind == "ray" and encoder is not None:
         raise ConfigError(
@@ -187,32 +196,17 @@ def make_fleet(
             "model.encoder.kind = 'package.module:Name', or use the local engine"
         )
     client_states = directory.client_states() if assembly.experiment.keeps_client_state else None
+    where: dict[str, Any] = {"device": engine.device, "data_root": engine.data_root, "client_states": client_states}
+    fleet: EngineFleet
     if engine.kind == "ray":
         from spherefed.engines.ray import RayFleet
 
-        return RayFleet(
-            assembly,
-            engine.workers,
-            address=engine.address,
-            device=engine.device,
-            data_root=engine.data_root,
-            client_states=client_states,
-            deadline=assembly.experiment.deadline,
-        )
-    if engine.workers:
-        return Parallel(
-            assembly,
-            engine.workers,
-            device=engine.device,
-            data_root=engine.data_root,
-            client_states=client_states,
-            encoder=encoder,
-        )
-    return InProcess(assembly.clients, client_states)
-
-
-def _watched(fleet: "InProcess | Parallel | RayFleet", activity: Activity | None) -> "InProcess | Parallel | RayFleet":
-    """The fleet, which from now on writes what it does into `activity`."""
+        deadline = assembly.experiment.deadline
+        fleet = RayFleet(assembly, engine.workers, address=engine.address, deadline=deadline, **where)
+    elif engine.workers:
+        fleet = Parallel(assembly, engine.workers, encoder=encoder, **where)
+    else:
+        fleet = InProcess(assembly.clients, client_states)
     if activity is not None:
         fleet.activity = activity
     return fleet

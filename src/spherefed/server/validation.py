@@ -89,14 +89,30 @@ class ReplyLog(Generic[R]):
 
     def validate(self, answer: object) -> R | None:
         """The reply if it counts; otherwise None, and the cause is recorded."""
-        client = _whole(answer, "client", UNKNOWN_CLIENT)
         try:
             checked = check_reply(answer, self._kind, self.request, self.limits)
         except Exception as error:  # an answer may be any object, and nothing it does may end the run
             checked = Checked(f"cannot be checked: {_described(error)}")
-        cause = checked.fault
+        if checked.fault is not None or (client := cast(R, answer).client) not in self._waiting:
+            self._reject_answer(answer, checked)
+            return None
+        reply = cast(R, answer)
+        self._waiting.discard(client)
+        self.traffic.received(client, reply)
+        self.accepted.append(client)
+        self.examples[client] = reply.num_examples
+        if checked.norms and reply.num_examples:
+            self.norms[client], self._lengths[client] = checked.norms["delta"], checked.norms
+        return reply
+
+    def _reject_answer(self, answer: object, checked: Checked) -> None:
+        """Record why this answer does not count: what the checks found, or that nobody waits for it."""
+        client, cause = _whole(answer, "client", UNKNOWN_CLIENT), checked.fault
         if client not in self._waiting:
             cause = "was not asked" if client not in self._all else "answered twice"
+        elif checked.too_long:
+            self._too_long.add(client)
+        assert cause is not None
         is_reply = type(answer) in get_args(Reply)  # isinstance would ask the object itself
         if is_reply and _whole(answer, "round", self.request.round) != self.request.round:
             self._wrong_round.add(client)  # an answer to another round: the right one may still come
@@ -104,17 +120,7 @@ class ReplyLog(Generic[R]):
             self._waiting.discard(client)
         if is_reply and client != UNKNOWN_CLIENT:
             self.traffic.received(client, cast(Reply, answer))
-        if cause is not None:
-            if checked.too_long and cause is checked.fault:
-                self._too_long.add(client)
-            self.rejected.append(Rejection(self.request.round, client, cause))
-            return None
-        reply = cast(R, answer)
-        self.accepted.append(client)
-        self.examples[client] = reply.num_examples
-        if checked.norms and reply.num_examples:
-            self.norms[client], self._lengths[client] = checked.norms["delta"], checked.norms
-        return reply
+        self.rejected.append(Rejection(self.request.round, client, cause))
 
     def reject(self, client: int, cause: str) -> None:
         """Reject a reply that was accepted before."""
@@ -175,7 +181,8 @@ class ReplyLog(Generic[R]):
 
     def close(self, what: str, quorum: float = 0.0) -> None:
         """Record missing answers; raise a FederationError if too few replies count."""
-        self._record_missing()
+        if self._waiting:
+            self._record_missing()
         if not self.rejected:
             return
         causes = "; ".join(f"client {line.client}: {line.cause}" for line in self.rejected[:MAX_SHOWN])
@@ -213,6 +220,16 @@ class ReplyLog(Generic[R]):
 
 def _is_divergence(line: Rejection) -> bool:
     return any(sign in line.cause for sign in DIVERGED)
+
+
+@contextmanager
+def reply_log(
+    kind: type[R], request: Request, asked: Sequence[int], limits: ReplyLimits | None = None
+) -> Iterator[ReplyLog[R]]:
+    """A `ReplyLog`; an error that ends the block carries the rejections, so that they can be recorded."""
+    log = ReplyLog(kind, request, asked, limits)
+    with log.in_errors():
+        yield log
 
 
 def _whole(answer: object, name: str, default: int) -> int:
