@@ -18,7 +18,7 @@ from spherefed.errors import RunError, SpherefedError
 from spherefed.experiment import Data, Experiment, read_experiment
 from spherefed.runs.checking import check_run
 from spherefed.runs.digests import DIGESTS
-from spherefed.runs.head import change_head
+from spherefed.runs.head_changes import change_head
 from spherefed.runs.loading import evaluate_run, load
 from spherefed.runs.round_log import CHECKPOINTS
 from spherefed.runs.runner import run, run_to_end

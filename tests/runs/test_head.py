@@ -22,7 +22,7 @@ from spherefed.nn.feature_maps import RandomFourier
 from spherefed.nn.heads import Orthonormal
 from spherefed.runs import runner
 from spherefed.runs.directory import RunDirectory
-from spherefed.runs.head import change_head
+from spherefed.runs.head_changes import change_head
 from spherefed.runs.round_log import read_lines
 from spherefed.runs.runner import Engine, run_to_end
 
@@ -132,7 +132,9 @@ def test_statistics_of_single_clients_are_stored_on_request_and_a_client_is_not_
     assert (folder / "3.safetensors").stat().st_size == pytest.approx(8 * (32 * 33 // 2 + 32 * 10 + 2), abs=300)
     expected = change_head(tmp_path / "plain", 3, "forget")
     with monkeypatch.context() as patched:
-        patched.setattr("spherefed.runs.head.answer_group", lambda *given, **options: pytest.fail("a client was asked"))
+        patched.setattr(
+            "spherefed.runs.head_changes.answer_group", lambda *given, **options: pytest.fail("a client was asked")
+        )
         assert change_head(tmp_path / "run", 3, "forget") == expected
     assert not (folder / "3.safetensors").exists()  # forgotten here too
     assert change_head(tmp_path / "run", 3, "add")["weights_sha256"] == kept["weights_sha256"]
@@ -145,7 +147,7 @@ def test_the_statistics_of_a_rejected_client_are_not_kept(tmp_path: Path, monkey
 
         capacity = 1200
 
-    monkeypatch.setattr("spherefed.runs.head._is_additive", lambda calibration: True)
+    monkeypatch.setattr("spherefed.runs.head.is_additive", lambda calibration: True)
     run_to_end(experiment(Overflowing()), tmp_path, engine=Engine(keep_client_statistics=True))
     rejected = {line["client"] for line in read_lines(tmp_path / "rejections.jsonl")}
     assert rejected
