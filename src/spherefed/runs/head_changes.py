@@ -9,13 +9,15 @@ from typing import Any, Literal
 
 from spherefed.assembly import Assembly, assemble
 from spherefed.calibration import Calibration
-from spherefed.client.evaluation import GLOBAL_TEST, global_accuracy
 from spherefed.client.handle import answer_group
+from spherefed.engines.local import InProcess
 from spherefed.errors import RunError
 from spherefed.experiment import read_experiment
 from spherefed.files import read_tensors
 from spherefed.messages import Failure, Measure, MeasureReply, ModelState
+from spherefed.runs.diagnostics import CONFUSION, DIAGNOSTICS, diagnostics_files
 from spherefed.runs.directory import RunDirectory
+from spherefed.runs.finish import Evaluation, evaluate, summary_of_sums
 from spherefed.runs.head import (
     ADDITIVE_KINDS,
     STATISTICS,
@@ -26,7 +28,7 @@ from spherefed.runs.head import (
     write_client_statistics,
 )
 from spherefed.schema import kind_of
-from spherefed.tensors import Tensors, digest
+from spherefed.tensors import Tensors, digest, strip_prefix
 
 Action = Literal["add", "forget"]
 
@@ -49,18 +51,44 @@ def change_head(run: Path, client: int, action: Action, *, data_root: str | None
         changed = _change(run, assembly, experiment.calibration, model, kept, client, action)
         solved = experiment.calibration.solve(changed.total, assembly.context(model, experiment.rounds))
         new_model = model.with_head(solved.weight.to(assembly.local_model.dtype))
-        accuracy = global_accuracy(assembly.local_model, new_model, assembly.test)
-        record: dict[str, Any] = {"action": action, "client": client, "weights_sha256": new_model.digest()}
-        record |= {} if accuracy is None else {"accuracy": {GLOBAL_TEST: accuracy}}
+        fleet = InProcess(assembly.clients)
+        fleet.clients = changed.clients  # a client that left is not asked for its held-out examples either
+        found = evaluate(assembly, fleet, directory.round_log(experiment), new_model)
+        record = {"action": action, "client": client, "weights_sha256": new_model.digest(), "accuracy": found.accuracy}
         changes = (*kept.changes, record)
-        digests = {"weights_sha256": new_model.digest(), "statistics_sha256": digest(changed.total)}
+        left_out = {*range(experiment.partition.clients)} - {*changed.clients}
+        summed = summary_of_sums(experiment.calibration, changed.total, len(changed.clients), left_out)
+        new_result = {
+            **result,
+            "accuracy": {**result["accuracy"], "calibrated": found.accuracy},
+            "measures": {**result.get("measures", {}), "calibrated": found.measures},
+            "evaluated": {**result.get("evaluated", {}), "calibrated": found.clients},
+            "calibration": {**solved.summary(), "summed": summed},
+            "weights_sha256": new_model.digest(),
+            "statistics_sha256": digest(changed.total),
+            "head_changes": list(changes),
+            "before_head_changes": result.get("before_head_changes") or _before(result),
+        }
         # The statistics come last: killed before that, the run is as before and the change can be made again.
         statistics = HeadStatistics(changed.total, changed.clients, changes).to_bytes()
-        new_result = {**result, **digests, "head_changes": list(changes)}
-        directory.finish(new_model, new_result, {STATISTICS: statistics})
+        directory.finish(new_model, new_result, {**_diagnostics(run, found, changed.total), STATISTICS: statistics})
         if action == "forget":
             client_statistics(run, client).unlink(missing_ok=True)
     return record
+
+
+def _before(result: dict[str, Any]) -> dict[str, Any]:
+    """What the run itself reached, before its head was changed for the first time."""
+    return {"accuracy": result["accuracy"]["calibrated"], "weights_sha256": result["weights_sha256"]}
+
+
+def _diagnostics(run: Path, found: Evaluation, total: Tensors) -> dict[str, bytes]:
+    """The diagnostics with the counts of the new head; those of the trained model stay."""
+    kept = read_tensors(run / DIAGNOSTICS)[0] if (run / DIAGNOSTICS).exists() else {}
+    confusion = strip_prefix(CONFUSION, kept)
+    if found.confusion:
+        confusion["calibrated"] = found.confusion[0]
+    return diagnostics_files(confusion, total)
 
 
 def _change(
