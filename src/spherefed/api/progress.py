@@ -73,7 +73,7 @@ def _update_output(view: ProgressView, over: threading.Event) -> None:
     while not ended:
         ended = over.wait(SECONDS_PER_LOOK)
         line = view.line()
-        bar = f'<progress value="{view.rounds_done():.2f}" max="{max(view.total, 1)}"></progress>'
+        bar = f'<progress value="{view.part_done():.3f}" max="1"></progress>'
         content = {"text/plain": line, "text/html": f"{bar} {html.escape(line)}"}
         if shown is None:
             shown = display(content, raw=True, display_id=True)  # type: ignore[no-untyped-call]
