@@ -157,7 +157,7 @@ TESTED_TOGETHER = {
     "nn/test_pretrained.py": ["nn/encoders/efficientnet_lite"],
     "nn/test_own_preprocessing.py": ["nn/encoders/resize"],
     "test_one_shot.py": ["nn/cached_encoder", "nn/encoders/flatten", "recipes/one_shot"],
-    "runs/test_head.py": ["cli/head"],
+    "runs/test_head.py": ["cli/head", "runs/head_changes"],
     "runs/test_digests.py": ["cli/runs", "runs/checking"],
     "test_fuzzing.py": ["nn/size"],
     "engines/test_local.py": ["engines/deadlines"],

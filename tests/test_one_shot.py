@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import spherefed
-from spherefed.assembly import assemble
+from spherefed.assembly import InMemory, assemble
 from spherefed.calibration import Ffc, FfcGcv
 from spherefed.client.evaluation import GLOBAL_TEST
 from spherefed.client.personalization import FineTune
@@ -25,7 +25,7 @@ from spherefed.experiment import (
     experiment_from_mapping,
     experiment_to_json,
 )
-from spherefed.nn.encoders import Encoder, Flatten, SmallNet
+from spherefed.nn.encoders import CallableEncoder, Encoder, Flatten, SmallNet
 from spherefed.nn.feature_maps import FeatureMap, RandomFourier, RandomRelu
 from spherefed.nn.frozen import BATCH_ROWS, Frozen
 from spherefed.nn.heads import Orthonormal
@@ -203,6 +203,45 @@ def test_other_code_with_the_same_weights_and_settings_misses_the_cache(
     assert second.features is not None
     rows = first.dataset.train.indices
     assert torch.equal(second.features.train.inputs[rows], 2 * first.features.train.inputs[rows])
+
+
+@pytest.mark.parametrize("changed", ["nothing", "resize", "weight", "pixel", "normalization"])
+def test_a_changed_resize_weight_pixel_or_normalization_misses_the_cache(
+    changed: str, own_data_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = assemble(one_shot()).dataset
+    options: dict[str, Any] = {"factor": 1.0, "resize": 6, "mean": [0.5], "std": [0.25]}
+    first = assemble(one_shot(encoder=own_encoder(**options)), in_memory=InMemory(dataset=data))
+    rows: list[int] = []
+    forward = Frozen.forward
+
+    def counted(self: Frozen, inputs: torch.Tensor) -> torch.Tensor:
+        rows.append(len(inputs))
+        return forward(self, inputs)
+
+    monkeypatch.setattr(Frozen, "forward", counted)
+    options |= {"resize": {"resize": 7}, "weight": {"factor": 1.001}, "normalization": {"std": [0.26]}}.get(changed, {})
+    if changed == "pixel":
+        pixels = data.train.inputs.clone()
+        pixels[5, 0, 3, 3] += 1
+        data = replace(data, train=replace(data.train, inputs=pixels))
+    second = assemble(one_shot(encoder=own_encoder(**options)), in_memory=InMemory(dataset=data))
+    folders = len([*own_data_root.glob("cache/features-*")])
+    num_train, num_test = len(data.train.inputs), len(data.test.inputs)
+    computed = {"nothing": 0, "pixel": num_train}.get(changed, num_train + num_test)
+    probes = 2 * BATCH_ROWS + 2  # one batch of each part for the key, and the shapes of the model
+    assert computed <= sum(rows) <= computed + probes
+    assert folders == 2 + {"nothing": 0, "pixel": 1}.get(changed, 2)
+    assert first.features is not None
+    assert second.features is not None
+    same = first.features.train.inputs.shape == second.features.train.inputs.shape and torch.equal(
+        first.features.train.inputs, second.features.train.inputs
+    )
+    assert same is (changed == "nothing")
+
+
+def own_encoder(**options: Any) -> CallableEncoder:
+    return CallableEncoder("support.own.encoders:Scaled", tuple(sorted(options.items())))
 
 
 def shared_examples(few: int, more: int) -> set[int]:

@@ -11,6 +11,7 @@ from spherefed.api import progress
 from spherefed.api.progress import ProgressView
 from spherefed.engines.activity import CALIBRATION, TRAINING, Activity
 from spherefed.recipes.digits import digits
+from spherefed.recipes.one_shot import digits_one_shot
 from spherefed.runs.jobs import Job, Running
 from spherefed.runs.runner import Progress
 
@@ -124,6 +125,26 @@ def test_a_phase_after_training_has_a_bar_and_a_time_of_its_own() -> None:
     assert view.line() == "20/20 rounds, 0:00:30; fedavg, seed 0: calibration: 3/10 clients"
 
 
+def test_a_run_without_rounds_shows_its_steps() -> None:
+    clock = Clock()
+    view = ProgressView("one-shot, seed 0", 0, clock=clock)
+    activity = view.watch_run(replace(digits_one_shot(), name="one-shot"), Path("a"))
+    assert view.line() == "no rounds, 0:00:00; one-shot, seed 0: preparing features"
+    activity.phase, activity.clients, activity.examples = CALIBRATION, 10, 1000
+    view.observe()
+    clock.now = 30.0
+    activity.clients_done, activity.examples_done = 3, 250
+    assert view.line() == "no rounds, 0:00:30; one-shot, seed 0: measuring: 3/10 clients"
+    assert view.part_done() == 0.25
+    first, second = drawn(view)
+    assert "no rounds" in first
+    assert second.split()[-4:] == ["measuring:", "3/10", "0:01:30", "left"]
+    activity.clients_done, activity.examples_done = 10, 1000
+    assert view.line() == "no rounds, 0:00:30; one-shot, seed 0: solving and evaluating"
+    assert not any("0/0" in line or "left" in line for line in drawn(view))
+    assert drawn(view)[0].count("━") > 2 * first.count("━") > 0
+
+
 def test_without_a_terminal_there_is_a_line_every_ten_seconds(capsys: pytest.CaptureFixture[str]) -> None:
     class Looks(threading.Event):
         """Time passes at once."""
@@ -169,6 +190,6 @@ def test_a_notebook_has_one_output_that_changes(monkeypatch: pytest.MonkeyPatch)
     progress._update_output(view, over)
     assert shown == [
         "3/20 rounds, 0:00:00; <mine>, seed 0: round 4/20: 5/10 clients",
-        '<progress value="10.00" max="20"></progress> 10/20 rounds, 0:00:00; &lt;mine&gt;, seed 0: round 4/20: 5/10 '
+        '<progress value="0.500" max="1"></progress> 10/20 rounds, 0:00:00; &lt;mine&gt;, seed 0: round 4/20: 5/10 '
         "clients, loss 0.5000",
     ]

@@ -17,7 +17,7 @@ from spherefed.errors import RunError, SpherefedError
 from spherefed.experiment import Data, Experiment, read_experiment
 from spherefed.runs.checking import check_run
 from spherefed.runs.digests import DIGESTS
-from spherefed.runs.head import change_head
+from spherefed.runs.head_changes import change_head
 from spherefed.runs.loading import evaluate_run, load
 from spherefed.runs.round_log import CHECKPOINTS
 from spherefed.runs.runner import run, run_to_end
@@ -222,7 +222,7 @@ def test_a_changed_head_has_new_digests_and_a_kill_between_its_files_leaves_a_wh
         write(path, content)
 
     monkeypatch.setattr(digests, "write_bytes", killed)
-    for stop in range(5):  # digests, model, result, statistics, digests
+    for stop in range(6):  # digests, model, result, diagnostics, statistics, digests
         shutil.copytree(folder / "plain", copy := tmp_path / str(stop))
         written.clear()
         with pytest.raises(KeyboardInterrupt):
@@ -232,7 +232,8 @@ def test_a_changed_head_has_new_digests_and_a_kill_between_its_files_leaves_a_wh
     written.clear()
     stop = 99
     change_head(copy, 1, "forget")
-    assert written == [DIGESTS, "model.safetensors", "result.json", "statistics.safetensors", DIGESTS]
+    files = ["model.safetensors", "result.json", "diagnostics.safetensors", "statistics.safetensors"]
+    assert written == [DIGESTS, *files, DIGESTS]
     assert check_run(copy).num_files == check_run(folder / "plain").num_files
     shutil.copy(folder / "plain" / "model.safetensors", copy)
     with pytest.raises(RunError, match=r"model\.safetensors is not as the run wrote it"):

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import spherefed
@@ -14,15 +15,16 @@ from spherefed.cli import main
 from spherefed.client.evaluation import GLOBAL_TEST
 from spherefed.engines.local import InProcess
 from spherefed.errors import ConfigError, RunError
-from spherefed.experiment import Experiment, Model
+from spherefed.experiment import Data, Experiment, Model
 from spherefed.files import read_tensors, write_tensors
 from spherefed.messages import Failure
 from spherefed.nn.encoders import Flatten
 from spherefed.nn.feature_maps import RandomFourier
 from spherefed.nn.heads import Orthonormal
+from spherefed.report.diagnostics import read_diagnostics
 from spherefed.runs import runner
 from spherefed.runs.directory import RunDirectory
-from spherefed.runs.head import change_head
+from spherefed.runs.head_changes import change_head
 from spherefed.runs.round_log import read_lines
 from spherefed.runs.runner import Engine, run_to_end
 
@@ -70,8 +72,31 @@ def test_the_run_records_what_was_done_and_loads_with_the_new_head(tmp_path: Pat
     first, second = (change_head(tmp_path, client, "forget") for client in (3, 5))
     result = RunDirectory(tmp_path).result()
     assert result["head_changes"] == [first, second]
-    assert result["accuracy"] == whole["accuracy"]  # of the run itself
+    assert result["accuracy"] == {"trained": whole["accuracy"]["trained"], "calibrated": second["accuracy"]}
+    own = {"accuracy": whole["accuracy"]["calibrated"], "weights_sha256": whole["weights_sha256"]}
+    assert result["before_head_changes"] == own  # of the run itself
     assert not spherefed.load(tmp_path).head.weight.equal(before)
+
+
+@pytest.mark.parametrize("held_out", [0.0, 0.3])
+def test_a_changed_run_reports_what_the_run_without_the_client_reports(
+    held_out: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = replace(experiment(FfcGcv()), data=Data(held_out=held_out))
+    run_to_end(given, tmp_path / "run")
+    whole = read_diagnostics(tmp_path / "run").confusion
+    never = without_client(3, given, tmp_path / "never", monkeypatch)
+    change_head(tmp_path / "run", 3, "forget")
+    changed = RunDirectory(tmp_path / "run").result()
+    assert changed["calibration"] == never["calibration"]
+    for name in ("accuracy", "measures", "evaluated"):
+        assert changed[name]["calibrated"] == never[name]["calibrated"]
+    assert len(changed["evaluated"]["calibrated"]) == (9 if held_out else 0)
+    shown, expected = (read_diagnostics(tmp_path / name) for name in ("run", "never"))
+    assert not np.array_equal(shown.confusion["calibrated"], whole["calibrated"])
+    for stage in ("trained", "calibrated"):
+        np.testing.assert_array_equal(shown.confusion[stage], expected.confusion[stage])
+    np.testing.assert_array_equal(shown.spectrum, expected.spectrum)
 
 
 def test_the_commands_say_what_they_did(
@@ -132,7 +157,9 @@ def test_statistics_of_single_clients_are_stored_on_request_and_a_client_is_not_
     assert (folder / "3.safetensors").stat().st_size == pytest.approx(8 * (32 * 33 // 2 + 32 * 10 + 2), abs=300)
     expected = change_head(tmp_path / "plain", 3, "forget")
     with monkeypatch.context() as patched:
-        patched.setattr("spherefed.runs.head.answer_group", lambda *given, **options: pytest.fail("a client was asked"))
+        patched.setattr(
+            "spherefed.runs.head_changes.answer_group", lambda *given, **options: pytest.fail("a client was asked")
+        )
         assert change_head(tmp_path / "run", 3, "forget") == expected
     assert not (folder / "3.safetensors").exists()  # forgotten here too
     assert change_head(tmp_path / "run", 3, "add")["weights_sha256"] == kept["weights_sha256"]
@@ -145,7 +172,7 @@ def test_the_statistics_of_a_rejected_client_are_not_kept(tmp_path: Path, monkey
 
         capacity = 1200
 
-    monkeypatch.setattr("spherefed.runs.head._is_additive", lambda calibration: True)
+    monkeypatch.setattr("spherefed.runs.head.is_additive", lambda calibration: True)
     run_to_end(experiment(Overflowing()), tmp_path, engine=Engine(keep_client_statistics=True))
     rejected = {line["client"] for line in read_lines(tmp_path / "rejections.jsonl")}
     assert rejected

@@ -182,7 +182,7 @@ def test_a_run_that_is_killed_before_a_hostile_round_is_undone_resumes_to_the_sa
 ) -> None:
     experiment = recipe("digits", method="scaffold", rounds=5)
 
-    def make_fleet(assembly: Any, engine: Any, directory: Any, in_memory: Any = None) -> Poisoning:
+    def make_fleet(assembly: Any, engine: Any, directory: Any, *_: Any) -> Poisoning:
         return Poisoning(assembly.clients, (1,), directory.client_states())
 
     monkeypatch.setattr(runner, "make_fleet", make_fleet)

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spherefed.engines.activity import IDLE, PHASES, TRAINING, Activity
+from spherefed.engines.activity import CALIBRATION, IDLE, PHASES, TRAINING, Activity
 from spherefed.experiment import Experiment
 from spherefed.runs.jobs import Job, Running, Watch
 from spherefed.runs.runner import Progress
@@ -27,6 +27,8 @@ SECONDS_PER_LINE = 10.0
 """Time between two lines if there is no terminal."""
 SECONDS_PER_LOOK = 0.5
 """Time between two looks at what the clients do if there is no terminal."""
+NO_ROUNDS = "no rounds"
+"""In place of the number of rounds, if a head is solved without training."""
 WIDE = 100
 """Columns from which words are written in full."""
 LABEL_WIDTH = 28
@@ -90,7 +92,7 @@ def _update_output(view: "ProgressView", over: threading.Event) -> None:
     while not ended:
         ended = over.wait(SECONDS_PER_LOOK)
         line = view.line()
-        bar = f'<progress value="{view.rounds_done():.2f}" max="{max(view.total, 1)}"></progress>'
+        bar = f'<progress value="{view.part_done():.3f}" max="1"></progress>'
         content = {"text/plain": line, "text/html": f"{bar} {html.escape(line)}"}
         if shown is None:
             shown = display(content, raw=True, display_id=True)  # type: ignore[no-untyped-call]
@@ -150,6 +152,13 @@ class ProgressView:
         self.observe()
         return min(sum(self._completed.values()), float(self.total))
 
+    def part_done(self) -> float:
+        """Of all rounds, from 0 to 1; without rounds, of the clients' measuring."""
+        if self.total:
+            return self.rounds_done() / self.total
+        parts = [running.activity.fraction for running in list(self.watch.values())]
+        return sum(parts) / len(parts) if parts else 0.0
+
     def seconds_left(self) -> float | None:
         """Time for the rounds that are left, at the speed since the first clients; None before they are done."""
         done = self.rounds_done()
@@ -182,11 +191,12 @@ class ProgressView:
         """Everything on one line, for a log."""
         left = self.seconds_left()
         times = _clock_time(self._clock() - self._began) + (f", {_clock_time(left)} left" if left else "")
-        parts = [f"{int(self.rounds_done())}/{self.total} rounds, {times}"]
+        rounds = f"{int(self.rounds_done())}/{self.total} rounds" if self.total else NO_ROUNDS
+        parts = [f"{rounds}, {times}"]
         for out, running in list(self.watch.items()):
             activity = running.activity
             of = f"/{running.job.experiment.rounds}" if activity.phase == TRAINING else ""
-            words = f"{_phase(activity)}{of}{_clients(activity, wide=True)}"
+            words = f"{_phase(running)}{of}{_clients(running, wide=True)}"
             parts.append(f"{running.job.label}: {words}" + (f", {self.status(out)}" if out in self._status else ""))
         return "; ".join(parts)
 
@@ -212,12 +222,13 @@ class ProgressView:
         times = _clock_time(self._clock() - self._began)
         if done < self.total:
             times += f", {'-:--:--' if left is None else _clock_time(left)} left"
-        bar = ProgressBar(total=max(self.total, 1), completed=done if self.total else 1)
-        grid.add_row(self.title, bar, f"{_counted(int(done), self.total)} rounds", times)
+        bar = ProgressBar(total=1.0, completed=self.part_done())
+        rounds = f"{_counted(int(done), self.total)} rounds" if self.total else NO_ROUNDS
+        grid.add_row(self.title, bar, rounds, times)
         for out, running in list(self.watch.items()):
             label = "" if running.job.label == self.title else _short(running.job)
             phase = ProgressBar(total=1.0, completed=running.activity.fraction)
-            doing = f"{_phase(running.activity)}{_clients(running.activity, wide=wide)}"
+            doing = f"{_phase(running)}{_clients(running, wide=wide)}"
             grid.add_row(label, phase, doing, self._remark(out, running, wide=wide))
         yield grid
 
@@ -227,7 +238,7 @@ class ProgressView:
         if activity.phase in (IDLE, TRAINING):
             return self.status(out, wide=wide)
         fraction = activity.fraction
-        if not fraction or out not in self._phase_began:
+        if not fraction or _is_solving(running) or out not in self._phase_began:
             return ""
         _, began = self._phase_began[out]
         return f"{_clock_time((self._clock() - began) * (1 - fraction) / fraction)} left"
@@ -239,12 +250,29 @@ def _short(job: Job) -> str:
     return job.label if len(job.name) <= room else f"{job.name[: room - 1]}…{job.label[len(job.name) :]}"
 
 
-def _phase(activity: Activity) -> str:
-    return f"round {activity.round + 1}" if activity.phase == TRAINING else PHASES[activity.phase]
-
-
-def _clients(activity: Activity, *, wide: bool) -> str:
+def _phase(running: Running) -> str:
+    activity, experiment = running.activity, running.job.experiment
+    if activity.phase == TRAINING:
+        return f"round {activity.round + 1}"
+    if experiment.rounds:
+        return PHASES[activity.phase]
     if activity.phase == IDLE:
+        return "preparing features"
+    if activity.phase == CALIBRATION:
+        return "solving and evaluating" if _is_solving(running) else "measuring"
+    return PHASES[activity.phase]
+
+
+def _is_solving(running: Running) -> bool:
+    """Whether a run without rounds has the statistics of all clients: the server works alone."""
+    activity = running.activity
+    is_measured = activity.phase == CALIBRATION and activity.clients_done == activity.clients
+    return is_measured and not running.job.experiment.rounds
+
+
+def _clients(running: Running, *, wide: bool) -> str:
+    activity = running.activity
+    if activity.phase == IDLE or _is_solving(running):
         return ""
     if wide:
         return f": {activity.clients_done}/{activity.clients} clients"

@@ -8,7 +8,7 @@ import click
 from spherefed.cli.options import DATA_ROOT, example
 
 if TYPE_CHECKING:
-    from spherefed.runs.head import Action
+    from spherefed.runs.head_changes import Action
 
 RUN = click.argument("run", type=click.Path(path_type=Path, exists=True, file_okay=False))
 CLIENT = click.option("--client", type=int, required=True, help="Number of the client.")
@@ -38,7 +38,7 @@ def add(run: Path, client: int, data_root: str | None) -> None:
 
 
 def _change(run: Path, client: int, action: "Action", data_root: str | None) -> None:
-    from spherefed.runs.head import change_head
+    from spherefed.runs.head_changes import change_head
 
     record = change_head(run, client, action, data_root=data_root)
     accuracy = "".join(f", accuracy {value:.2%}" for value in record.get("accuracy", {}).values())

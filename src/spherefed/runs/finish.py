@@ -29,7 +29,7 @@ from spherefed.runs.directory import START, RunDirectory, read_json
 from spherefed.runs.head import keep_statistics, write_client_statistics
 from spherefed.runs.round_log import ROUNDS, RoundLog, read_lines
 from spherefed.schema import kind_of
-from spherefed.server.collection import Calibrated, LocalCounts, calibrate, evaluate_on_clients, reestimate
+from spherefed.server.collection import LocalCounts, calibrate, evaluate_on_clients, reestimate
 from spherefed.server.federation import Fleet
 from spherefed.tensors import Tensors, digest
 
@@ -60,7 +60,7 @@ def finish_run(
         log.append_rejections(reestimated.rejected)
         traffic["reestimate"] = _per_client([(reestimated.traffic.down, reestimated.traffic.up)], fleet)
     trained = model
-    evaluated = {"trained": _evaluate(assembly, fleet, log, model)}
+    evaluated = {"trained": evaluate(assembly, fleet, log, model)}
     total: Tensors = {}
     summary = None
     if experiment.calibration is not None:
@@ -72,12 +72,14 @@ def finish_run(
         )
         seconds["calibrate"] = time.perf_counter() - began
         model, total = calibrated.model, calibrated.total
-        summary = {**calibrated.summary, "summed": _summed(experiment.calibration, calibrated)}
+        left_out = {line.client for line in calibrated.rejected}
+        summed = summary_of_sums(experiment.calibration, total, len(calibrated.clients), left_out)
+        summary = {**calibrated.summary, "summed": summed}
         log.append_rejections(calibrated.rejected)
         keep_statistics(assembly, calibrated, directory.path)
         earlier = [(r["calibrated"]["bytes_down"], r["calibrated"]["bytes_up"]) for r in lines if "calibrated" in r]
         traffic["calibrate"] = _per_client([*earlier, (calibrated.traffic.down, calibrated.traffic.up)], fleet)
-        evaluated["calibrated"] = _evaluate(assembly, fleet, log, model)
+        evaluated["calibrated"] = evaluate(assembly, fleet, log, model)
     personal = _personal(assembly, fleet, trained, total)
     if personal is not None:
         evaluated["trained"].add_local(personal, personal=True)
@@ -104,7 +106,7 @@ def finish_run(
 
 
 @dataclass(frozen=True, slots=True)
-class _Evaluation:
+class Evaluation:
     """What one model reaches: the accuracy and the other measures on each test."""
 
     accuracy: dict[str, float] = field(default_factory=dict)
@@ -122,8 +124,9 @@ class _Evaluation:
             self.measures[PERSONAL_TEST_BY_SAMPLES if personal else LOCAL_TEST_BY_SAMPLES] = measures(counts)
 
 
-def _evaluate(assembly: Assembly, fleet: Fleet, log: RoundLog, model: ModelState) -> _Evaluation:
-    experiment, found = assembly.experiment, _Evaluation()
+def evaluate(assembly: Assembly, fleet: Fleet, log: RoundLog, model: ModelState) -> Evaluation:
+    """On the test set, and on the held-out examples of clients if they have any."""
+    experiment, found = assembly.experiment, Evaluation()
     confusion = global_confusion(assembly.local_model, model, assembly.test)
     if confusion is not None:
         on_test = counts_of(confusion)
@@ -144,13 +147,9 @@ def _evaluate(assembly: Assembly, fleet: Fleet, log: RoundLog, model: ModelState
     return found
 
 
-def _summed(calibration: Calibration, calibrated: Calibrated) -> dict[str, Any]:
+def summary_of_sums(calibration: Calibration, total: Tensors, num_clients: int, left_out: set[int]) -> dict[str, Any]:
     """What the head was computed from; `rejections.jsonl` says why clients were left out."""
-    total = calibrated.total
-    summed: dict[str, Any] = {
-        "clients": len(calibrated.clients),
-        "left_out": sorted({line.client for line in calibrated.rejected}),
-    }
+    summed: dict[str, Any] = {"clients": num_clients, "left_out": sorted(left_out)}
     if {"counts", "gram", "cross"} <= total.keys():  # FFC: a zero feature vector has no direction and is not counted
         examples, zero_vectors = total["counts"].tolist()
         return {**summed, "examples": examples, "zero_vectors": zero_vectors}

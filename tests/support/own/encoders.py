@@ -69,3 +69,14 @@ def not_a_module() -> int:
 
 
 NUMBER = 3
+
+
+class Scaled(nn.Module):
+    """Flattened pixels times a factor, which is a weight."""
+
+    def __init__(self, factor: float = 1.0) -> None:
+        super().__init__()
+        self.factor = nn.Parameter(torch.tensor(factor))
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.factor * images.flatten(1)
