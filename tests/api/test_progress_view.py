@@ -9,7 +9,7 @@ from rich.console import Console
 
 from spherefed.api import progress
 from spherefed.api.progress_view import ProgressView
-from spherefed.engines.activity import CALIBRATION, TRAINING, Activity
+from spherefed.engines.activity import ACTIVITY, CALIBRATION, TRAINING, Activity
 from spherefed.recipes.digits import digits
 from spherefed.runs.jobs import Job, Running
 from spherefed.runs.runner import Progress
@@ -122,6 +122,30 @@ def test_a_phase_after_training_has_a_bar_and_a_time_of_its_own() -> None:
     assert "left" not in first
     assert second.split()[-4:] == ["calibration:", "3/10", "0:01:30", "left"]
     assert view.line() == "20/20 rounds, 0:00:30; fedavg, seed 0: calibration: 3/10 clients"
+
+
+def test_a_run_of_another_process_is_read_from_its_directory(tmp_path: Path) -> None:
+    clock = Clock()
+    view = ProgressView("clinic", 4, clock=clock)
+    view.watch_folder(replace(digits(), name="clinic", rounds=4), tmp_path)
+    assert "starting" in view.line()
+    activity = training(view, str(tmp_path), round_index=1, share=0.0)
+    activity.examples = activity.examples_done = 0  # sites do not say how many they have
+    for now, done in ((0.0, 0), (10.0, 5)):
+        clock.now, activity.clients_done = now, done
+        (tmp_path / ACTIVITY).write_bytes(bytes(activity))
+        view.observe()
+    view.advance(tmp_path, Progress(index=0, rounds=4, loss=0.5, accuracy=None))
+    assert view.rounds_done() == pytest.approx(1.5)
+    assert "1/4 rounds" in view.line()
+    assert "clinic, seed 0: round 2/4: 5/10 clients, loss 0.5000" in view.line()
+    assert view.seconds_left() is not None
+
+
+def test_an_experiment_of_one_upload_has_no_rounds_to_count() -> None:
+    view = ProgressView("one-shot", 0, clock=Clock())
+    assert view.line().startswith("no rounds, ")
+    assert "no rounds" in drawn(view)[0]
 
 
 def test_without_a_terminal_there_is_a_line_every_ten_seconds(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,10 +6,11 @@ is drawn. Nothing here draws by itself: `progress` does.
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spherefed.engines.activity import IDLE, PHASES, TRAINING, Activity
+from spherefed.engines.activity import IDLE, PHASES, TRAINING, Activity, read_activity
 from spherefed.experiment import Experiment
 from spherefed.runs.jobs import Job, Running, Watch
 from spherefed.runs.runner import Progress
@@ -39,6 +40,8 @@ class ProgressView:
         self.title, self.total = title, total
         self.watch: Watch = {}
         """The runs in work; whoever runs them keeps it up to date."""
+        self._folders: set[Path] = set()
+        """Those among them that run in another process: what they do is read from their run directories."""
         self._completed: dict[Path, float] = dict(completed or {})
         self._done_before = sum(self._completed.values())
         self._status: dict[Path, Progress] = {}
@@ -53,6 +56,11 @@ class ProgressView:
         """Show this run, outside of `run_jobs`; the runner keeps the result up to date."""
         running = self.watch[out] = Running(Job(name=experiment.name, experiment=experiment, out=out), Activity())
         return running.activity
+
+    def watch_folder(self, experiment: Experiment, out: Path) -> None:
+        """Show the run that another process keeps in this run directory."""
+        self.watch_run(experiment, out)
+        self._folders.add(out)
 
     def advance(self, out: Path, progress: Progress) -> None:
         """A round of the run in this directory is done."""
@@ -75,6 +83,9 @@ class ProgressView:
     def observe(self) -> None:
         """Note how far runs are and when phases begin; to be called a few times a second."""
         now = self._clock()
+        for out in self._folders:
+            if (found := read_activity(out)) is not None:
+                self.watch[out] = replace(self.watch[out], activity=found)
         for out, running in list(self.watch.items()):
             activity = running.activity
             if activity.phase == IDLE:
@@ -97,7 +108,7 @@ class ProgressView:
         """Everything on one line, for a log."""
         left = self.seconds_left()
         times = _clock_time(self._clock() - self._began) + (f", {_clock_time(left)} left" if left else "")
-        parts = [f"{int(self.rounds_done())}/{self.total} rounds, {times}"]
+        parts = [f"{self._rounds(self.rounds_done()).strip()}, {times}"]
         for out, running in list(self.watch.items()):
             activity = running.activity
             of = f"/{running.job.experiment.rounds}" if activity.phase == TRAINING else ""
@@ -128,13 +139,17 @@ class ProgressView:
         if done < self.total:
             times += f", {'-:--:--' if left is None else _clock_time(left)} left"
         bar = ProgressBar(total=max(self.total, 1), completed=done if self.total else 1)
-        grid.add_row(self.title, bar, f"{_counted(int(done), self.total)} rounds", times)
+        grid.add_row(self.title, bar, self._rounds(done), times)
         for out, running in list(self.watch.items()):
             label = "" if running.job.label == self.title else _short(running.job)
             phase = ProgressBar(total=1.0, completed=running.activity.fraction)
             doing = f"{_phase(running.activity)}{_clients(running.activity, wide=wide)}"
             grid.add_row(label, phase, doing, self._remark(out, running, wide=wide))
         yield grid
+
+    def _rounds(self, done: float) -> str:
+        """An experiment of one upload has none."""
+        return f"{_counted(int(done), self.total)} rounds" if self.total else "no rounds"
 
     def _remark(self, out: Path, running: Running, *, wide: bool) -> str:
         """In training how well the run does, after it when the phase will be over."""
