@@ -9,7 +9,7 @@ from rich.console import Console
 
 from spherefed.api import progress
 from spherefed.api.progress import ProgressView
-from spherefed.engines.activity import CALIBRATION, TRAINING, Activity
+from spherefed.engines.activity import ACTIVITY, CALIBRATION, TRAINING, Activity
 from spherefed.recipes.digits import digits
 from spherefed.recipes.one_shot import digits_one_shot
 from spherefed.runs.jobs import Job, Running
@@ -143,6 +143,24 @@ def test_a_run_without_rounds_shows_its_steps() -> None:
     assert view.line() == "no rounds, 0:00:30; one-shot, seed 0: solving and evaluating"
     assert not any("0/0" in line or "left" in line for line in drawn(view))
     assert drawn(view)[0].count("━") > 2 * first.count("━") > 0
+
+
+def test_a_run_of_another_process_is_read_from_its_directory(tmp_path: Path) -> None:
+    clock = Clock()
+    view = ProgressView("clinic", 4, clock=clock)
+    view.watch_folder(replace(digits(), name="clinic", rounds=4), tmp_path)
+    assert "starting" in view.line()
+    activity = training(view, str(tmp_path), round_index=1, share=0.0)
+    activity.examples = activity.examples_done = 0  # sites do not say how many they have
+    for now, done in ((0.0, 0), (10.0, 5)):
+        clock.now, activity.clients_done = now, done
+        (tmp_path / ACTIVITY).write_bytes(bytes(activity))
+        view.observe()
+    view.advance(tmp_path, Progress(index=0, rounds=4, loss=0.5, accuracy=None))
+    assert view.rounds_done() == pytest.approx(1.5)
+    assert "1/4 rounds" in view.line()
+    assert "clinic, seed 0: round 2/4: 5/10 clients, loss 0.5000" in view.line()
+    assert view.seconds_left() is not None
 
 
 def test_without_a_terminal_there_is_a_line_every_ten_seconds(capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,7 +5,7 @@ import signal
 import socket
 import stat
 import subprocess
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from spherefed.deployment import control
 from spherefed.deployment.folder import read_connection
 from spherefed.deployment.keys import read_nodes
 from spherefed.experiment import experiment_to_json
+from spherefed.report.watch import watch_page
 from spherefed.runs.round_log import read_lines
 from support.machines import BIN, Deployment, deployment, environment, processes_of, until
 from support.methods_on_digits import spherefed
@@ -70,6 +71,7 @@ def test_only_sites_have_access_from_outside_and_training_continues(tmp_path: Pa
         tried, reached = attack(real)
         foreign = _foreign_commands(real, tmp_path)
         before = len(rounds())
+        _watch(out, tmp_path / "page.html")
         until(lambda: len(rounds()) > before, "training to go on")
         for connection in crowd:
             connection.close()
@@ -81,12 +83,33 @@ def test_only_sites_have_access_from_outside_and_training_continues(tmp_path: Pa
         assert stat.S_IMODE((real.path / "server").stat().st_mode) == 0o700
         assert {stat.S_IMODE(file.stat().st_mode) for file in (real.path / "server").glob("state.db*")} == {0o600}
         operator.send_signal(signal.SIGINT)
-        assert "the run is stopped" in operator.communicate(timeout=60)[0]
+        said = operator.communicate(timeout=60)[0]
+        assert "the run is stopped" in said
+        assert re.search(
+            r"\d+/100 rounds, \d:\d\d:\d\d, \d:\d\d:\d\d left; .*: round \d+/100: [012]/2 clients, loss", said
+        )
         _revoke(real)
         # The same command works on the server's own machine, so the front rejected valid commands.
         assert not (tmp_path / "marker").exists()
         assert _flwr(real.path / "server" / "flower", tmp_path, "run", str(tmp_path / "app"))[0] == 0
         until((tmp_path / "marker").exists, "the operator's run", 60)
+
+
+def _watch(out: Path, page: Path) -> None:
+    """The page of `spherefed report --watch` follows rounds, clients and sites."""
+    shown = set[str]()
+    with closing(watch_page([out], page, interval=1.0)) as watching:  # type: ignore[type-var]
+        for _ in zip(watching, range(120), strict=False):
+            text = page.read_text(encoding="utf-8")
+            assert '<meta http-equiv="refresh" content="1">' in text
+            (bar,) = re.findall(r"round (\d+) of 100, [012] of 2 clients, loss [\d.]+", text) or [""]
+            shown.add(bar)
+            if len(shown - {""}) > 1:
+                break
+    assert len(shown - {""}) > 1, "the page is written again as rounds are done"
+    assert re.search(r">running, [\d.]+ \w+ left", text)
+    assert "Sites of run" in text
+    assert {"site-0", "site-1"} <= set(re.findall(r"site-\d", text))
 
 
 def _foreign_commands(real: Deployment, tmp_path: Path) -> dict[str, str]:

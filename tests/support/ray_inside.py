@@ -1,7 +1,9 @@
 """The Ray engine with a real Ray: collected by `test_ray.py`, which runs it where nothing but loopback is there."""
 
 import os
+import re
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -29,8 +31,9 @@ from spherefed.losses import MeanSquaredError
 from spherefed.messages import Failure, Train
 from spherefed.nn.encoders import CallableEncoder, Mlp
 from spherefed.nn.heads import Orthonormal
+from spherefed.report.watch import watch_page
 from spherefed.runs.loading import load
-from spherefed.runs.runner import Engine, run_to_end
+from spherefed.runs.runner import Engine, run, run_to_end
 from spherefed.server.algorithms import fednova, fedrep
 from spherefed.server.collection import calibrate
 from spherefed.server.federation import Fleet, Round, federate
@@ -180,6 +183,40 @@ class Fate:
                 os.kill(os.getpid(), signal.SIGKILL)
             time.sleep(600)
         return inputs
+
+
+def test_the_watched_page_follows_a_run_on_ray(tmp_path: Path) -> None:
+    out, page, over, pages = tmp_path / "run", tmp_path / "page.html", threading.Event(), list[str]()
+
+    def watch() -> None:
+        for step in watch_page([out], page, interval=0.2, sleep=over.wait):
+            pages.extend([page.read_text(encoding="utf-8")] if step.status is not None else [])
+            if over.is_set():
+                return
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        for _ in run(digits(rounds=5000), out, engine=Engine(kind="ray", workers=1)):
+            if len(set(rounds_shown(pages))) >= 3 or not watcher.is_alive():
+                break  # the run is stopped here, and can be resumed
+    finally:
+        over.set()
+        watcher.join()
+    going = [text for text in pages if ">running" in text]
+    assert len(set(rounds_shown(going))) >= 3, "the page is written again as rounds are done"
+    assert all('<meta http-equiv="refresh"' in text for text in going)
+    assert re.search(r"\d of 4 clients, loss [\d.]+, accuracy [\d.]+ %", going[-1])
+    assert re.search(r"running, [\d.]+ \w+ left", going[-1])
+    assert "Accuracy per round" in going[-1]
+    last = page.read_text(encoding="utf-8")
+    assert "nothing runs here; continue with --resume" in last
+    assert '<meta http-equiv="refresh"' not in last
+
+
+def rounds_shown(pages: list[str]) -> list[str]:
+    """The rounds that pages of a run in work show."""
+    return [number for text in pages for number in re.findall(r"round (\d+) of 5000", text)]
 
 
 @pytest.mark.soak

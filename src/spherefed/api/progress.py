@@ -10,10 +10,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spherefed.engines.activity import CALIBRATION, IDLE, PHASES, TRAINING, Activity
+from spherefed.engines.activity import CALIBRATION, IDLE, PHASES, TRAINING, Activity, read_activity
 from spherefed.experiment import Experiment
 from spherefed.runs.jobs import Job, Running, Watch
 from spherefed.runs.runner import Progress
@@ -126,6 +127,8 @@ class ProgressView:
         self.title, self.total = title, total
         self.watch: Watch = {}
         """The runs in work; whoever runs them keeps it up to date."""
+        self._folders: set[Path] = set()
+        """Those among them that run in another process: what they do is read from their run directories."""
         self._completed: dict[Path, float] = dict(completed or {})
         self._done_before = sum(self._completed.values())
         self._status: dict[Path, Progress] = {}
@@ -140,6 +143,11 @@ class ProgressView:
         """Show this run, outside of `run_jobs`; the runner keeps the result up to date."""
         running = self.watch[out] = Running(Job(name=experiment.name, experiment=experiment, out=out), Activity())
         return running.activity
+
+    def watch_folder(self, experiment: Experiment, out: Path) -> None:
+        """Show the run that another process keeps in this run directory."""
+        self.watch_run(experiment, out)
+        self._folders.add(out)
 
     def advance(self, out: Path, progress: Progress) -> None:
         """A round of the run in this directory is done."""
@@ -169,6 +177,9 @@ class ProgressView:
     def observe(self) -> None:
         """Note how far runs are and when phases begin; to be called a few times a second."""
         now = self._clock()
+        for out in self._folders:
+            if (found := read_activity(out)) is not None:
+                self.watch[out] = replace(self.watch[out], activity=found)
         for out, running in list(self.watch.items()):
             activity = running.activity
             if activity.phase == IDLE:

@@ -151,21 +151,28 @@ def run(
     data_root: str,
 ) -> None:
     """Run EXPERIMENT on the sites of a running server; FOLDER is the deployment's server/."""
+    from spherefed.api.progress import show_progress
     from spherefed.deployment import control
     from spherefed.deployment.server import RunRequest
     from spherefed.experiment import experiment_to_json
+    from spherefed.runs.comparison import rounds_before
 
+    resolved = find_experiment(experiment, settings)
     request = RunRequest(
-        experiment=experiment_to_json(find_experiment(experiment, settings)),
+        experiment=experiment_to_json(resolved),
         out=str(out.resolve()),
         resume=resume,
         wait=wait,
         device=device,
         data_root=data_root,
     )
+    label = f"{resolved.name}, seed {resolved.seed}"
+    before = rounds_before([out]) if resume else {}
     try:
-        for line in control.run(folder.resolve(), request):
-            click.echo(line, err=True)
+        with show_progress(label, resolved.rounds, completed=before, lines=True) as view:
+            view.watch_folder(resolved, out)  # the server writes there, on this machine
+            for progress in control.run(folder.resolve(), request):
+                view.advance(out, progress)
     except KeyboardInterrupt:
         click.echo("the run is stopped; to continue, give the same command with --resume", err=True)
         raise

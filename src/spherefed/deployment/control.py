@@ -14,13 +14,15 @@ from spherefed.deployment.keys import KEYS, NODES, UNREGISTERED, read_nodes
 from spherefed.deployment.programs import PATIENCE, environment, flwr, flwr_json, healthy, program
 from spherefed.deployment.server import RunRequest
 from spherefed.errors import FederationError
+from spherefed.runs.runner import Progress
 
-ROUND = re.compile(r"^round \d+ of \d+: ")
+ROUND = re.compile(r"^round (\d+) of (\d+): loss (\S+?)(?:, accuracy ([\d.]+)%)?$")
+"""A line that the server prints after each round (`app.py`)."""
 STARTED = re.compile(r"Successfully started run (\d+)")
 
 
-def run(folder: Path, request: RunRequest) -> Iterator[str]:
-    """Submit the run, yield one line per round until it ends, and raise an error of the run here.
+def run(folder: Path, request: RunRequest) -> Iterator[Progress]:
+    """Submit the run, yield after every round until it ends, and raise an error of the run here.
 
     Closing the iterator (or Ctrl-C) stops the run; it can be resumed.
     """
@@ -46,8 +48,8 @@ def run(folder: Path, request: RunRequest) -> Iterator[str]:
                 finished = finished or line == "finished"
                 if line.startswith("error: "):
                     raise FederationError(line.removeprefix("error: "))
-                if ROUND.match(line):
-                    yield line
+                if (progress := read_round(line)) is not None:
+                    yield progress
         except (KeyboardInterrupt, GeneratorExit):
             _stop(folder, flower_run)
             raise
@@ -59,6 +61,19 @@ def run(folder: Path, request: RunRequest) -> Iterator[str]:
             f"the run, or only its log, ended early; Flower's last lines: {' / '.join(lines[-5:])}; "
             f"`spherefed deploy status {folder}` shows whether the run still goes on; --resume continues a stopped run"
         )
+
+
+def read_round(line: str) -> Progress | None:
+    """What a line of the server says about a finished round; None if it is another line.
+
+    >>> read_round("round 2 of 4: loss 0.5000, accuracy 75.00%")
+    Progress(index=1, rounds=4, loss=0.5, accuracy=0.75)
+    """
+    if (found := ROUND.match(line)) is None:
+        return None
+    index, rounds, loss, accuracy = found.groups()
+    shown = None if accuracy is None else float(accuracy) / 100
+    return Progress(index=int(index) - 1, rounds=int(rounds), loss=float(loss), accuracy=shown)
 
 
 def _stop(folder: Path, flower_run: str) -> None:

@@ -69,8 +69,10 @@ class Activity(ctypes.Structure):
 
     @property
     def fraction(self) -> float:
-        """How much of the request is done, from 0 to 1."""
-        return self.examples_done / self.examples if self.examples else 0.0
+        """How much of the request is done, from 0 to 1; by clients if nobody knows how many examples they have."""
+        if self.examples:
+            return self.examples_done / self.examples
+        return self.clients_done / self.clients if self.clients else 0.0
 
 
 @contextmanager

@@ -125,9 +125,7 @@ def _status(group: Group, run: Run, locked: set[int] | None, now: float) -> RunS
         return RunStatus(
             run=run, method=group.name, state=state, phase="", clients_done=0, clients=0, within=0.0, seconds_left=left
         )
-    # The sites of a deployment do not say beforehand how many examples they have.
-    within = activity.fraction if activity.examples else activity.clients_done / activity.clients
-    training = activity.phase == TRAINING and activity.round == len(run.lines)
+    within = activity.fraction if activity.phase == TRAINING and activity.round == len(run.lines) else 0.0
     return RunStatus(
         run=run,
         method=group.name,
@@ -135,8 +133,8 @@ def _status(group: Group, run: Run, locked: set[int] | None, now: float) -> RunS
         phase=PHASES[activity.phase] if 0 <= activity.phase < len(PHASES) else "",
         clients_done=activity.clients_done,
         clients=activity.clients,
-        within=within if training else 0.0,
-        seconds_left=seconds_left(run, within if training else 0.0),
+        within=within,
+        seconds_left=seconds_left(run, within),
     )
 
 
