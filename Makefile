@@ -2,6 +2,9 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -q
+# Tests with real processes, browsers and clocks: those that fail are run once more, and both reports are printed.
+twice = $(1) || { echo "Once more, what failed:"; $(1) --last-failed --last-failed-no-failures=none; }
 
 .PHONY: demo test check soak bench reliability docs release-check clean
 
@@ -13,16 +16,16 @@ test: $(VENV)/ready-dev  ## lint, types, tests; then real deployments on loopbac
 	$(BIN)/ruff format --check src tests benchmarks tools
 	$(BIN)/ruff check src tests benchmarks tools
 	$(BIN)/mypy
-	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2
-	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --dist loadfile -m 'slow and not soak'
-	OMP_NUM_THREADS=1 $(BIN)/pytest -q -m deployment
+	$(PYTEST) -n 2
+	$(call twice,$(PYTEST) -n 2 --dist loadfile -m 'slow and not soak')
+	$(call twice,$(PYTEST) -m deployment)
 	-test -d tests/browser/node_modules || { command -v chromium npm && npm install --silent --prefix tests/browser; }
-	OMP_NUM_THREADS=1 $(BIN)/pytest -q -rs -m browser tests/report
+	$(call twice,$(PYTEST) -rs -m browser tests/report)
 
 check: test
 
 soak: $(VENV)/ready-dev  ## the long tests
-	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 -m soak
+	$(PYTEST) -n 2 -m soak
 
 bench: $(VENV)/ready  ## ratios to a bare PyTorch loop and to other libraries, FFC, growth; writes docs/performance.md
 	$(BIN)/python benchmarks/environments.py

@@ -235,7 +235,7 @@ TESTED_TOGETHER = {
     "deployment/test_front.py": ["deployment/forwarding", "deployment/front_rules"],
     "engines/test_ray.py": ["engines/ray_actor", "engines/ray_cluster"],
     # The Python API is called as a user calls it: data and encoders through `run`, values through what it returns.
-    "api/test_running.py": ["api/comparison", "api/progress", "api/result", "api/tables"],
+    "api/test_running.py": ["api/comparison", "api/result", "api/tables"],
     "api/test_in_memory.py": ["api/inputs", "data/in_memory", "data/labels", "nn/encoders/in_memory"],
     "test_components.py": ["nn/encoders/own"],
     # A tracker is read back with the tool that it writes for.

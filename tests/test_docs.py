@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import nbformat
 import pytest
 import torch
 
@@ -120,6 +121,15 @@ def test_the_notebooks_run_and_their_stored_outputs_are_small(path: Path, tmp_pa
     fresh = notebooks.execute(path, tmp_path)  # an error in a cell, such as a failed assertion, is raised
     counted = [len(cell.outputs) for cell in fresh.cells if cell.cell_type == "code"]
     assert stored.count("```text") + stored.count("data:image/png") + stored.count("<table>") == sum(counted)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_what_a_cell_prints_slowly_is_one_output(tmp_path: Path) -> None:
+    slow = nbformat.v4.new_code_cell("import time\nfor i in range(3):\n    print(i, flush=True)\n    time.sleep(0.5)")
+    nbformat.write(nbformat.v4.new_notebook(cells=[slow]), tmp_path / "slow.ipynb")
+    (cell,) = notebooks.execute(tmp_path / "slow.ipynb", tmp_path).cells
+    assert [output.text for output in cell.outputs] == ["0\n1\n2\n"]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.relative_to(ROOT).as_posix())

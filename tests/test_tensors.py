@@ -1,6 +1,7 @@
 """Named tensors: prefixes, digests and checks, each against a plain computation."""
 
 import hashlib
+from types import MappingProxyType
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from spherefed.tensors import (
     num_bytes,
     one_thread,
     strip_prefix,
+    unlike,
 )
 
 
@@ -65,6 +67,41 @@ def test_the_first_mismatch_is_named(given: dict[str, Tensor], said: str) -> Non
 def test_the_same_names_in_another_order_are_no_mismatch() -> None:
     a, b = torch.zeros(2), torch.ones(3)
     assert mismatch({"b": b, "a": a + 1}, {"a": a, "b": b}) is None
+
+
+LIKE = {"a": torch.zeros(2), "b": torch.zeros(2, 3)}
+ODD: dict[str, tuple[object, str | None]] = {
+    "the same": ({"b": torch.ones(2, 3), "a": torch.ones(2)}, None),
+    "another kind of mapping": (MappingProxyType({"a": torch.ones(2), "b": torch.ones(2, 3)}), None),
+    "a parameter without a gradient": ({**LIKE, "a": torch.nn.Parameter(torch.ones(2), requires_grad=False)}, None),
+    "another layout of the same values": ({**LIKE, "b": torch.ones(3, 2).t()}, None),
+    "no mapping": ([1], "named tensors are expected, got a list"),
+    "no tensor": ({**LIKE, "a": 1.0}, "got 'a' with a float"),
+    "a name missing": ({"a": torch.ones(2)}, "names differ: missing ['b']"),
+    "another shape": ({**LIKE, "a": torch.ones(3)}, "'a' has shape (3,)"),
+    "another dtype": ({**LIKE, "a": torch.ones(2).double()}, "'a' has dtype torch.float64"),
+    "no values": ({**LIKE, "a": torch.ones(2, device="meta")}, "'a' is not a dense tensor"),
+    "sparse": ({**LIKE, "a": torch.ones(2).to_sparse()}, "'a' is not a dense tensor"),
+    "nested": (
+        {**LIKE, "a": torch.nested.nested_tensor([torch.ones(1), torch.ones(2)], layout=torch.jagged)},
+        "'a' is not a dense tensor",
+    ),
+    "expanded": ({**LIKE, "b": torch.ones(1).expand(2, 3)}, "'b' holds fewer elements than its shape says"),
+    "with a gradient": ({**LIKE, "a": torch.ones(2, requires_grad=True)}, "'a' is a tensor with pending operations"),
+    "negated lazily": ({**LIKE, "a": torch.ones(2, dtype=torch.cfloat).conj().imag}, "pending operations"),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_tensors_that_differ_from_those_expected_are_named_with_the_cause(name: str) -> None:
+    given, cause = ODD[name]
+    found = unlike(given, LIKE)
+    assert found is None if cause is None else found is not None and cause in found
+
+
+def test_tensors_on_another_device_are_not_those_expected() -> None:
+    like = {"a": torch.zeros(2, device="meta")}
+    assert unlike({"a": torch.zeros(2)}, like) == "'a' is on cpu, expected meta"
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])

@@ -17,12 +17,13 @@ def execute(path: Path, cwd: Path) -> Any:
     """The notebook, run from its first cell in this folder; an error in a cell is raised."""
     notebook: Any = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
     client = NotebookClient(
-        notebook, timeout=SECONDS, kernel_name="python3", resources={"metadata": {"path": str(cwd)}}
+        notebook,
+        timeout=SECONDS,
+        kernel_name="python3",
+        resources={"metadata": {"path": str(cwd)}},
+        coalesce_streams=True,  # a slow kernel sends what one cell prints in several messages
     )
-    try:
-        client.execute()
-    except RuntimeError:  # the kernel ended by itself, for example while it started; an error of a cell is not one
-        client.execute()
+    client.execute()
     for cell in notebook.cells:
         cell.metadata.pop("execution", None)  # when a cell ran is not part of the document
     return notebook

@@ -218,12 +218,17 @@ def build_classifier(
                 f"encoder {kind_of(model.encoder)!r} cannot read inputs of {input_shape}, {dtype}: "
                 f"{_first_line(error)}; it must accept a batch of them and return one row of features for each"
             ) from error
-    _check_features(features, kind_of(model.encoder))
+    if not isinstance(features, torch.Tensor) or features.ndim != 2:
+        shape = tuple(features.shape) if isinstance(features, torch.Tensor) else f"a {type(features).__name__}"
+        raise ModelError(
+            f"encoder {kind_of(model.encoder)!r} must return one row of features per input, (1, l) for one; "
+            f"got {shape}; flatten them"
+        )
     head = model.head.build(num_classes, features.shape[1], experiment.seed)
     classifier = Classifier(built, head, num_classes=num_classes, normalize=model.normalize)
     if experiment.compile or prefers_channels_last(built):  # compiled convolutions give gradients laid out like that
         classifier.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    return on_device(classifier, device)
+    return classifier if device == "cpu" else on_device(classifier, device)
 
 
 def _first_line(error: Exception) -> str:
@@ -256,14 +261,6 @@ def _new_encoder(experiment: Experiment, input_shape: tuple[int, ...], given: nn
     if not isinstance(encoder, InMemoryEncoder):
         raise ConfigError(f"encoder= was given, but the experiment names the encoder {kind_of(encoder)!r}")
     return encoder.copy(given)
-
-
-def _check_features(features: object, kind: str) -> None:
-    if not isinstance(features, torch.Tensor) or features.ndim != 2:
-        shape = tuple(features.shape) if isinstance(features, torch.Tensor) else f"a {type(features).__name__}"
-        raise ModelError(
-            f"encoder {kind!r} must return one row of features per input, (1, l) for one; got {shape}; flatten them"
-        )
 
 
 def on_device(classifier: Classifier, device: str) -> Classifier:

@@ -30,6 +30,8 @@ Options = tuple[tuple[str, Option], ...]
 
 MAX_WHOLE = 2**128
 """Whole numbers in experiments are smaller: seeds of random streams have up to 128 bits."""
+DEFAULT_IN_DIGESTS = "default in digests"
+"""Key in the metadata of a field whose default depends on others: the value that `without_defaults` leaves out."""
 MAX_SHOWN = 200
 """Characters of a given value in an error message."""
 
@@ -77,7 +79,7 @@ def without_defaults(value: Any) -> Any:
     """
     if is_dataclass(value) and not isinstance(value, type):
         given = {f.name: getattr(value, f.name) for f in fields(value)}
-        defaults = {f.name: _default(f) for f in fields(value)}
+        defaults = {f.name: f.metadata.get(DEFAULT_IN_DIGESTS, _default(f)) for f in fields(value)}
         return _table(value, {name: v for name, v in given.items() if v != defaults[name]}, without_defaults)
     if isinstance(value, tuple | list):
         return [without_defaults(item) for item in value]
@@ -119,7 +121,7 @@ def own_components(value: Any) -> Iterator[str]:
     """The names of all components of a user in nested dataclasses."""
     owner: Any = type(value)
     for name, child in ((f.name, getattr(value, f.name)) for f in fields(value)) if is_dataclass(value) else ():
-        if name in _open_fields(owner) and child is not None and is_component_name(kind := kind_of(child)):
+        if name in _open_fields(owner) and child is not None and ":" in (kind := kind_of(child)):
             yield kind
         yield from own_components(child)
 
@@ -223,7 +225,7 @@ def _completed(field: "Field[Any]", hint: Any, value: Any) -> Any:
     """A table of one dataclass with the fields that only the default of this field has, such as the rate of a refit."""
     if field.default_factory is MISSING or not isinstance(value, Mapping) or not is_dataclass(hint):
         return value
-    return {**to_plain(field.default_factory()), **value}
+    return {**without_defaults(field.default_factory()), **value}
 
 
 def _union_from(members: tuple[Any, ...], plain: Any, path: str) -> Any:
@@ -234,18 +236,18 @@ def _union_from(members: tuple[Any, ...], plain: Any, path: str) -> Any:
         rest = [member for member in members if member is not type(None)]
         return from_plain(rest[0], plain, path)
     kind = plain if isinstance(plain, str) else plain.get("kind") if isinstance(plain, Mapping) else None
+    if isinstance(kind, str) and kind in kinds:
+        return _dataclass_from(kinds[kind], plain, path)
     contract = _contract(members)
     if contract is not None and is_component_name(kind):
         table = {"kind": kind} if isinstance(plain, str) else plain
         return _own_from(contract, next(filter(is_adapter, members), None), table, path)
-    if not isinstance(kind, str) or kind not in kinds:
-        allowed = [*kinds, *(["none"] if type(None) in members else [])]
-        if contract is not None:
-            allowed.append("package.module:Name of your own")
-        if kind is None:
-            raise ConfigError(f"{path} needs a kind, got {shown(plain)}; allowed: {', '.join(allowed)}")
-        raise ConfigError(f"{path}.kind {shown(kind)} is unknown; {suggest(shown(kind)[1:-1], allowed)}")
-    return _dataclass_from(kinds[kind], plain, path)
+    allowed = [*kinds, *(["none"] if type(None) in members else [])]
+    if contract is not None:
+        allowed.append("package.module:Name of your own")
+    if kind is None:
+        raise ConfigError(f"{path} needs a kind, got {shown(plain)}; allowed: {', '.join(allowed)}")
+    raise ConfigError(f"{path}.kind {shown(kind)} is unknown; {suggest(shown(kind)[1:-1], allowed)}")
 
 
 def _own_from(contract: Any, adapter: Any, table: Mapping[str, Any], path: str) -> Any:

@@ -7,6 +7,7 @@ import functools
 import hashlib
 from collections.abc import Mapping
 from math import hypot, isfinite
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -109,6 +110,33 @@ def norm(tensors: Tensors) -> float:
         return total
     # The squares of finite float32 numbers can overflow.
     return hypot(*[part.item() for part in torch._foreach_norm([value.double() for value in values])])
+
+
+def unlike(given: object, expected: Tensors) -> str | None:
+    """Why these are not plain tensors with the names, shapes, dtypes and devices of `expected`, or None."""
+    same_names = type(given) is dict and given.keys() == expected.keys()
+    if same_names and all(_is_plain_like(cast(Tensors, given)[name], like) for name, like in expected.items()):
+        return None
+    return not_plain(given) or mismatch(cast(Tensors, given), expected) or _misplaced(cast(Tensors, given), expected)
+
+
+def _is_plain_like(tensor: object, like: Tensor) -> bool:
+    """Whether `not_plain`, `mismatch` and `_misplaced` would find nothing; they say what is wrong."""
+    return (
+        type(tensor) is Tensor
+        and not tensor.is_nested
+        and tensor.shape == like.shape
+        and tensor.dtype is like.dtype
+        and tensor.device == like.device
+        and tensor.layout is torch.strided
+        and tensor.nbytes <= tensor.untyped_storage().nbytes()
+        and not (tensor.requires_grad or tensor.is_neg() or tensor.is_conj())
+    )
+
+
+def _misplaced(given: Tensors, expected: Tensors) -> str | None:
+    devices = ((name, given[name].device, like.device) for name, like in expected.items())
+    return next((f"{name!r} is on {own}, expected {device}" for name, own, device in devices if own != device), None)
 
 
 def not_plain(tensors: object) -> str | None:

@@ -254,6 +254,19 @@ def test_an_encoder_for_other_inputs_says_so() -> None:
         sf.run(experiment(), data=(np.ones((20, 6), dtype=int), [0, 1] * 10), encoder=nn.Linear(6, 4), progress=False)
 
 
+def test_the_row_of_a_nan_is_one_of_the_callers_rows() -> None:
+    features, labels = blobs(50)
+    for row in (0, 7, 49):  # some of them belong to the test part
+        broken = features.copy()
+        broken[row, 2] = np.nan
+        with pytest.raises(sf.DataError, match=rf"data: input {row} \(counted from 0\) contains NaN"):
+            dataset_in_memory((broken, labels))
+        with pytest.raises(sf.DataError, match=rf"clients\[1\]: input {row} \(counted from 0\)"):
+            clients_in_memory([(features, labels), (broken, labels)])
+    with pytest.raises(sf.DataError, match=r"test: input 49 "):
+        dataset_in_memory((features, labels), (broken, labels))
+
+
 SCRIPT = """
 import numpy as np
 import spherefed as sf

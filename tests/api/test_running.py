@@ -4,6 +4,7 @@ import gc
 import inspect
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
@@ -158,6 +159,50 @@ def test_a_comparison_takes_experiments_by_name() -> None:
 def test_methods_without_tuned_values_are_named() -> None:
     with pytest.warns(UserWarning, match=r"not tuned: fedavg \(local.lr 0.3\), fedavg\+babu"):
         sf.compare(short(rounds=1, local={"lr": 0.3}), ["fedavg", "fedavg+babu"], seeds=1, progress=False)
+
+
+def sphere_points() -> tuple[torch.Tensor, torch.Tensor]:
+    """Two classes in 64 dimensions."""
+    labels = torch.arange(60) % 2
+    return torch.randn(60, 64, generator=torch.Generator().manual_seed(0)) + labels[:, None], labels
+
+
+@pytest.mark.parametrize("given", ["data", "encoder", "clients"])
+def test_the_rates_of_a_recipe_are_not_tuned_for_the_data_or_the_encoder_of_the_caller(given: str) -> None:
+    encoder = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 12))
+    inputs = {"data": sphere_points(), "encoder": encoder, "clients": [sphere_points()] * 2}
+    recipe = sf.recipe("digits", rounds=1)
+    rates = {method: sf.recipe("digits", method=method).local.lr for method in ("fedavg", "fedavg+spherefed")}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        made = sf.compare(recipe, list(rates), seeds=2, progress=False, **{given: inputs[given]})
+    (warning,) = caught
+    listed = ", ".join(f"{method} (local.lr {rate:g})" for method, rate in rates.items())
+    assert str(warning.message).startswith(f"not tuned: {listed}; recipe 'digits' has these rates for its own data")
+    assert "sf.tune(…)" in str(warning.message)
+    assert Path(warning.filename) == Path(__file__)
+    assert {method: made[method][0].experiment.local.lr for method in rates} == rates  # they are used all the same
+
+
+def test_values_of_the_caller_are_tuned_for_the_data_of_the_caller() -> None:
+    tuned = {"fedavg": {"local.lr": 0.1}, "fedavg+spherefed": {"local.lr": 0.5}}
+    made = sf.compare(
+        sf.recipe("digits", rounds=1), list(tuned), seeds=1, tuned=tuned, data=sphere_points(), progress=False
+    )  # a warning would be an error
+    assert made["fedavg+spherefed"][0].experiment.local.lr == 0.5
+
+
+def test_a_run_on_other_data_at_a_rate_that_the_recipe_chose_for_a_method_says_so() -> None:
+    recipe = sf.recipe("digits", method="fedavg+spherefed", rounds=1)
+    with pytest.warns(
+        UserWarning, match=r"not tuned: fedavg\+spherefed \(local.lr 0.3\); recipe 'digits' has this rate"
+    ):
+        sf.run(recipe, data=sphere_points(), progress=False)
+    with pytest.warns(UserWarning, match=r"not tuned: fedavg\+spherefed"):
+        list(sf.iter_rounds(recipe, data=sphere_points()))
+    sf.run(recipe, progress=False)  # the recipe's own data: a warning would be an error
+    chosen = sf.recipe("digits", method="fedavg+spherefed", rounds=1, local={"lr": 0.2})
+    sf.run(chosen, data=sphere_points(), progress=False)
 
 
 def test_recipes_are_compared_at_their_tuned_rates() -> None:

@@ -56,10 +56,17 @@ const unreached = await page.evaluate(() =>
   [...document.querySelectorAll(".card, .box, summary, nav a")]
     .filter((element) => element.checkVisibility() && !element.dataset.reached)
     .map((element) => element.outerHTML.slice(0, 120)));
-await page.locator(".card").first().focus();
+// The pointer rests on the page meanwhile: what scrolls under it must not hide the value.
+const card = page.locator(".card", { has: page.locator(".spots > *") }).first();
+await card.focus();
+const box = await card.boundingBox();
+await page.mouse.move(box.x + box.width / 2, Math.max(1, Math.min(899, box.y + box.height / 2)));
 await page.keyboard.press("ArrowRight");
+await page.mouse.wheel(0, 40);
+await page.waitForTimeout(300);
 const first = await page.locator(".tip.on").textContent();
 await page.keyboard.press("ArrowRight");
+await page.waitForTimeout(300);
 const second = await page.locator(".tip.on").textContent();
 await page.keyboard.press("Escape");
 

@@ -207,7 +207,7 @@ def test_ctrl_c_leaves_a_checkpoint_and_resume_ends_with_the_same_weights(sphere
 def test_sigterm_leaves_a_checkpoint_and_exits_with_143(spherefed: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     before = signal.getsignal(signal.SIGTERM)
     kill = lambda *_: os.kill(os.getpid(), signal.SIGTERM)  # noqa: E731
-    monkeypatch.setattr("spherefed.api.progress_view.ProgressView.advance", kill)
+    monkeypatch.setattr("spherefed.api.progress.ProgressView.advance", kill)
     ended = spherefed("run", "digits", *SMALL, "--out", "cut")
     assert ended.returncode == 143
     assert "to continue, give the same command with --out cut --resume" in ended.stderr

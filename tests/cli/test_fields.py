@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from spherefed.cli.fields import experiment_fields
@@ -105,6 +106,21 @@ def test_methods_without_tuned_values_are_named(
     single = ["--set", "fedavg:local.lr=0.1", "--set", "fedavg+babu:local.lr=0.2"]
     assert spherefed(monkeypatch, *words, *single, "--tuned", tuned, "--out", tmp_path / "b") == 0
     assert "not tuned" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words", [["compare", "digits", "--seeds", 1], ["run", "digits", "--method", "fedavg+spherefed"]]
+)
+def test_the_rates_of_a_recipe_are_not_tuned_for_other_data(
+    words: list[str | int], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    rng = np.random.default_rng(0)
+    np.savez(tmp_path / "mine.npz", images=rng.normal(size=(60, 16)), labels=np.arange(60) % 2)
+    other = ["--set", f"data.name=arrays:{tmp_path / 'mine.npz'}", *SHORT]
+    assert spherefed(monkeypatch, *words, *other, "--out", tmp_path / "out") == 0
+    (note,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("note: not tuned")]
+    assert "fedavg+spherefed (local.lr 0.3); recipe 'digits' has these rates for its own data and encoder" in note
+    assert note.endswith("tune with spherefed tune")
 
 
 def test_a_training_that_diverged_says_so(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from spherefed.data.locations import data_root
+from spherefed.data.locations import check_data_root, data_root
 from spherefed.data.sources import SOURCES, load
 from spherefed.errors import DataError
 
@@ -23,3 +23,13 @@ def test_data_root_prefers_argument_then_environment(monkeypatch, tmp_path):
     assert data_root() == tmp_path / "env"
     monkeypatch.delenv("SPHEREFED_DATA")
     assert data_root().name == "spherefed"
+
+
+def test_a_data_root_that_does_not_exist_is_named(tmp_path):
+    root = tmp_path / "dta"
+    with pytest.raises(DataError, match=rf"not in {root}, which is no folder .*data get cifar100 --data-root {root}'"):
+        load("cifar100", root)
+    with pytest.raises(DataError, match=rf"--data-root {root} is no folder; name a folder that holds data sets"):
+        check_data_root(root)
+    check_data_root(tmp_path)
+    check_data_root(None)

@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -13,6 +14,7 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
 from spherefed.client.evaluation import GLOBAL_TEST, LOCAL_TEST_BY_CLIENTS, LOCAL_TEST_BY_SAMPLES
+from spherefed.deployment import membership
 from spherefed.deployment import site as site_module
 from spherefed.deployment.app import MESSAGE_TYPES, REPLY_TYPES
 from spherefed.deployment.handshake import DerivedLoaded, Handshake, HandshakeReply
@@ -601,6 +603,49 @@ def test_a_site_without_data_or_with_strange_ones_is_named(tmp_path: Path) -> No
     grid.contexts[102].node_config["data"] = f"arrays:{tmp_path / 'strange.npz'}"
     with pytest.raises(FederationError, match=r"s1.*input shape is \[1, 8, 8\], expected \[1, 6, 6\]"):
         through_flower(experiment, tmp_path, grid)
+
+
+def test_the_servers_record_says_which_site_failed_and_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = {"sites": json.dumps(["north", "south", "west"])}
+    experiment = on_sites()
+    grid = grid_on_sites(experiment, tmp_path)
+    right = grid.contexts[102].node_config["data"]
+    grid.contexts[102].node_config["data"] = "folder:/nowhere"
+    with pytest.raises(
+        FederationError, match=r"the handshake failed: site 'south' .client 1.: .*Error: .*nowhere"
+    ) as end:
+        list(serve(grid.open, run_request(experiment, tmp_path / "all", **names)))
+    assert len(str(end.value).splitlines()) == 1
+    some = on_sites(quorum=0.5)
+    grid.contexts = {n: replace_run(c, some) for n, c in grid.contexts.items()}
+    rounds = serve(grid.open, run_request(some, tmp_path / "some", **names))
+    next(rounds)
+    (line,) = read_lines(tmp_path / "some" / "rejections.jsonl")
+    assert (line["round"], line["client"]) == (0, 1)
+    assert re.match(r"site 'south' \(client 1\): \w+Error: .*/nowhere", line["cause"])
+    # The site's operator corrects the path: the site is asked again, and takes part.
+    grid.contexts[102].node_config["data"] = right
+    later = time.monotonic() + membership.RETRY_SECONDS + 1
+    monkeypatch.setattr(membership.time, "monotonic", lambda: later)
+    next(rounds)
+    assert [each["clients"] for each in read_lines(tmp_path / "some" / "rounds.jsonl")] == [[0, 2], [0, 1, 2]]
+
+
+def replace_run(context: Any, experiment: Experiment) -> Any:
+    context.run_config["experiment"] = experiment_to_json(experiment)
+    return context
+
+
+def test_a_failure_cannot_write_control_characters_or_claim_another_site(tmp_path: Path) -> None:
+    experiment = on_sites()
+    grid = grid_on_sites(experiment, tmp_path)
+    grid.spoil[102] = lambda q, a: Message(
+        encode(Failure(0, "\x1b[2J no data\nround 3: fine" + 9999 * "x")), reply_to=q
+    )
+    keys = json.dumps({101: 0, 102: 1, 103: 2})
+    with pytest.raises(FederationError, match=r"handshake failed: client 1:  .2J no data round 3: fine") as end:
+        list(serve(grid.open, run_request(experiment, tmp_path / "out", keys=keys)))
+    assert len(str(end.value)) < 1100
 
 
 def folders(tmp_path: Path) -> list[str]:

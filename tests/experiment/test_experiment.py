@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from spherefed.api.inputs import with_changes
 from spherefed.calibration import Ccvr, Ffc
+from spherefed.client.corrections import Correction, Scaffold
 from spherefed.client.personalization import LocalFfc
 from spherefed.client.training import LocalTraining
 from spherefed.data.partition import Dirichlet, Iid
@@ -33,7 +34,7 @@ from spherefed.recipes.digits import digits
 from spherefed.runs import environment
 from spherefed.runs.environment import NUMERICS_VERSION
 from spherefed.runs.runner import run, run_to_end
-from spherefed.schema import differences, to_plain, with_path, without_defaults
+from spherefed.schema import differences, from_plain, to_plain, with_path, without_defaults
 from spherefed.server.algorithms import Algorithm, fedavgm
 from spherefed.server.optimizers import ServerSgd
 from spherefed.server.schedules import Constant, Cosine, MultiStep
@@ -377,8 +378,20 @@ def test_a_drift_correction_is_weighed_as_published_unless_weights_are_given() -
         plain = to_plain(digits()) | {"algorithm": {"correction": kind, "prox_mu": 0.1}}
         assert experiment_from_mapping(plain).algorithm.weigh == weigh
         assert with_changes(digits(), {"algorithm": plain["algorithm"]}).algorithm.weigh == weigh
+        assert Algorithm(correction=from_plain(Correction, kind), prox_mu=0.1).weigh == weigh
+        unset = to_plain(digits()) | {"algorithm": {"correction": kind, "prox_mu": 0.1, "weigh": "none"}}
+        assert experiment_from_mapping(unset).algorithm.weigh == weigh
     scaffold = with_settings(digits(), ["algorithm.correction.kind=scaffold"])
     assert with_settings(scaffold, ["local.lr=0.5"]).algorithm.weigh == "clients"
     assert with_settings(scaffold, ["algorithm.correction=none"]).algorithm == digits().algorithm
     weighed = with_settings(scaffold, ["algorithm.weigh=examples"])
     assert experiment_from_mapping(to_plain(weighed)) == weighed
+    assert replace(digits(), algorithm=Algorithm(correction=Scaffold())) == scaffold
+
+
+def test_weights_as_published_leave_the_digests_of_earlier_versions() -> None:
+    by_clients = Algorithm(correction=Scaffold())
+    assert without_defaults(by_clients) == {"weigh": "clients", "correction": {"kind": "scaffold"}}
+    by_examples = Algorithm(correction=Scaffold(), weigh="examples")
+    assert without_defaults(by_examples) == {"correction": {"kind": "scaffold"}}
+    assert without_defaults(Algorithm()) == without_defaults(Algorithm(weigh="examples")) == {}

@@ -45,7 +45,7 @@ def inspect(page: Path, width: int, scheme: str) -> dict[str, Any]:
     assert NODE is not None
     assert CHROMIUM is not None
     command = [NODE, str(TOOLS / "inspect_page.mjs"), CHROMIUM, str(page), str(width), scheme]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found
@@ -110,12 +110,12 @@ def test_a_watched_page_follows_a_real_run(tmp_path: Path, processes: list["subp
         time.sleep(0.1)
     assert NODE is not None
     assert CHROMIUM is not None
-    command = [NODE, str(TOOLS / "watch_page.mjs"), CHROMIUM, str(page), "150"]
-    seen = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    command = [NODE, str(TOOLS / "watch_page.mjs"), CHROMIUM, str(page), "500"]
+    seen = subprocess.run(command, capture_output=True, text=True, timeout=560, check=False)
     assert seen.returncode == 0, seen.stderr
     states = [json.loads(line) for line in seen.stdout.splitlines()]
-    assert run.wait(timeout=60) == 0
-    assert watch.wait(timeout=60) == 0
+    assert run.wait(timeout=200) == 0
+    assert watch.wait(timeout=200) == 0
     last = states[-1]
     assert last["errors"] == []
     assert last["loads"] > 2, "the page reloaded itself"

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+from rich.console import Console
 from rich.text import Text
 
 from spherefed.report import markdown_table, rich_table, summarize
@@ -13,7 +14,7 @@ def test_markdown_and_terminal_tables_say_the_same(demo: Path) -> None:
     summary = summarize([demo])
     table = rich_table(summary)
     columns = [
-        [str(column.header), *(cell.plain for cell in column.cells if isinstance(cell, Text))]
+        [str(column.header).replace("\n", " "), *(cell.plain for cell in column.cells if isinstance(cell, Text))]
         for column in table.columns
     ]
     header, rule, *lines = [
@@ -33,8 +34,6 @@ def test_markdown_and_terminal_tables_say_the_same(demo: Path) -> None:
 
 
 def test_brackets_in_a_label_are_no_markup(tmp_path: Path) -> None:
-    from rich.console import Console
-
     write_run(tmp_path / "a", experiment(name="[red]a[/red]"), 0.8)
     write_run(tmp_path / "b", experiment(name="b|c"), 0.8)
     summary = summarize([tmp_path])
@@ -43,3 +42,20 @@ def test_brackets_in_a_label_are_no_markup(tmp_path: Path) -> None:
         console.print(rich_table(summary))
     assert "FedAvg (name [red]a[/red])" in capture.get()
     assert "FedAvg (name b\\|c)" in markdown_table(summary)
+
+
+def test_a_narrow_terminal_wraps_names_and_never_numbers_or_headings(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", experiment(name="a"), 0.8)
+    write_run(tmp_path / "b", experiment(name="a name that has more words than an ordinary terminal has room for"), 0.8)
+    summary = summarize([tmp_path])
+    console = Console(width=80)
+    with console.capture() as capture:
+        console.print(rich_table(summary))
+    lines = capture.get().splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[0].split() == ["vs", "FedAvg", "sent", "received"]
+    assert lines[1].split() == ["method", "seeds", "accuracy", "(name", "a)", "/", "client", "/", "client", "time"]
+    rows = [line for line in lines if " MB " in line]
+    assert len(rows) == len(summary.rows)
+    assert all("80.00" in row for row in rows)
+    assert "(name a name that" in lines[4]

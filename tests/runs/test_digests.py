@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
@@ -293,20 +292,6 @@ def test_rounds_are_hashed_as_they_are_written_and_not_read_again(
     for progress in run(tiny(rounds=6, data=Data(name=f"arrays:{folder / 'data.npz'}")), tmp_path / "run"):
         counts.append((progress.index, len(reads)))
     assert len({number for _, number in counts}) == 1  # the same after the first and the last round
-
-
-def test_the_digest_of_a_growing_file_is_that_of_its_lines(tmp_path: Path) -> None:
-    from spherefed.runs.digests import GrowingDigest, sha256
-
-    rng = np.random.default_rng(0)
-    lines = [rng.bytes(rng.integers(0, 50)) for _ in range(20)]
-    growing = GrowingDigest()
-    for number, line in enumerate(lines):
-        growing.add(line)
-        growing.mark(number + 1)
-        assert growing.at(number + 1) == sha256(b"".join(lines[: number + 1]))
-        assert growing.at(number) == sha256(b"".join(lines[:number]))
-        assert growing.at(number - 1) is None
 
 
 def test_reading_the_stored_experiment_gives_the_experiment_of_the_run(folder: Path) -> None:

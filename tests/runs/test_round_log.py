@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -13,7 +14,8 @@ from spherefed.client.client_state import StateDirectory
 from spherefed.errors import RunError
 from spherefed.messages import ModelState
 from spherefed.runs import round_log
-from spherefed.runs.round_log import CHECKPOINTS, Checkpoint, RoundLog, read_lines
+from spherefed.runs.digests import sha256
+from spherefed.runs.round_log import CHECKPOINTS, Checkpoint, GrowingDigest, RoundLog, read_lines
 from spherefed.server.validation import Rejection
 from spherefed.tensors import digest
 
@@ -240,3 +242,15 @@ def test_client_states_follow_the_checkpoints(tmp_path: Path) -> None:
     (tmp_path / CHECKPOINTS[1]).write_bytes(b"damaged")
     log.roll_back()
     assert [path.name for path in store.path.iterdir()] == ["7.1.safetensors"]
+
+
+def test_the_digest_of_a_growing_file_is_that_of_its_lines() -> None:
+    rng = np.random.default_rng(0)
+    lines = [rng.bytes(rng.integers(0, 50)) for _ in range(20)]
+    growing = GrowingDigest()
+    for number, line in enumerate(lines):
+        growing.add(line)
+        growing.mark(number + 1)
+        assert growing.at(number + 1) == sha256(b"".join(lines[: number + 1]))
+        assert growing.at(number) == sha256(b"".join(lines[:number]))
+        assert growing.at(number - 1) is None

@@ -3,17 +3,23 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
 import torch
 
+from spherefed.api.inputs import recipe
+from spherefed.assembly import assemble
 from spherefed.calibration import Ffc
 from spherefed.calibration.ffc import Accumulator
+from spherefed.client.handle import Clients
 from spherefed.client.training import LocalTraining, effective_steps
+from spherefed.engines.local import InProcess
 from spherefed.errors import CalibrationError, ConfigError, FederationError
-from spherefed.messages import MeasureReply, ModelState, Request, TrainReply
-from spherefed.runs.round_log import Checkpoint, RoundLog
+from spherefed.messages import Failure, MeasureReply, ModelState, Request, TrainReply
+from spherefed.runs import runner
+from spherefed.runs.round_log import Checkpoint, RoundLog, read_lines
 from spherefed.server.algorithms import Algorithm, fedavg, fedopt, scaffold
 from spherefed.server.collection import calibrate
 from spherefed.server.federation import MEDIAN_NORM, Fleet, federate
@@ -133,6 +139,71 @@ def test_one_hostile_reply_in_round_0_cannot_end_a_run(scale: float) -> None:
     fleet = Hostile(in_process(assembly), attack)
     plan = replace(assembly.plan(), local=None)
     assert len(list(federate(fleet, assembly.initial(), plan))) == 6
+
+
+class Poisoning(InProcess):
+    """Client 3 claims all examples and moves the model as far as the limits allow in these rounds, then stays away."""
+
+    def __init__(self, clients: Clients, rounds: Sequence[int], store: Any = None) -> None:
+        super().__init__(clients, store)
+        self.rounds = rounds
+
+    def ask(self, clients: Sequence[int], request: Request) -> Iterator[Any]:
+        answers: list[Any] = list(super().ask(clients, request))
+        norms = [norm_of(each.delta) for each in answers if isinstance(each, TrainReply)]
+        for answer in answers:
+            if answer.client != 3 or not isinstance(answer, TrainReply) or request.round < self.rounds[0]:
+                yield answer
+            elif request.round in self.rounds:
+                factor = -0.95 * Limits().max_norm_ratio * median(norms) / norm_of(answer.delta)
+                yield replace(scaled(factor)(answer), num_examples=Limits().max_examples)
+            else:
+                yield Failure(3, "gone")
+
+
+@pytest.mark.parametrize("rounds", [(0,), (1,), (0, 1, 2)], ids=str)
+@pytest.mark.parametrize("method", ["fedavg", "fedavg+ffc", "fednova", "scaffold"])
+def test_a_reply_from_which_most_clients_diverge_is_undone_and_named(method: str, rounds: tuple[int, ...]) -> None:
+    assembly = assemble(recipe("digits", method=method, rounds=6))
+    fleet = Poisoning(assembly.clients, rounds)
+    *_, last = done = list(federate(fleet, assembly.initial(), assembly.plan()))
+    assert [each.index for each in done] == list(range(6))
+    named = done[rounds[0] + 1]
+    assert [(line.client, f"reply to round {rounds[0]}" in line.cause) for line in named.rejected] == [(3, True)]
+    assert named.clients == (0, 1, 2, 4, 5, 6, 7, 8, 9)
+    assert last.loss < 0.7
+    if rounds == (0,) and method == "fedavg":  # round 1 begins with the model before round 0, without that client
+        again = federate(Without(fleet, [3]), assembly.initial(), assembly.plan(), start=1)
+        assert next(again).model.digest() == named.model.digest()
+
+
+def test_a_run_that_is_killed_before_a_hostile_round_is_undone_resumes_to_the_same_bits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    experiment = recipe("digits", method="scaffold", rounds=5)
+
+    def make_fleet(assembly: Any, engine: Any, directory: Any, *_: Any) -> Poisoning:
+        return Poisoning(assembly.clients, (1,), directory.client_states())
+
+    monkeypatch.setattr(runner, "make_fleet", make_fleet)
+    whole = runner.run_to_end(experiment, tmp_path / "whole")
+    stopped = runner.run(experiment, tmp_path / "stopped")
+    for progress in stopped:
+        if progress.index == 1:
+            break
+    stopped.close()  # type: ignore[attr-defined]
+    resumed = runner.run_to_end(experiment, tmp_path / "stopped", resume=True)
+    assert resumed["weights_sha256"] == whole["weights_sha256"]
+    for name in ("whole", "stopped"):
+        lines = read_lines(tmp_path / name / "rejections.jsonl")
+        assert [line["round"] for line in lines if "its reply to round 1" in line["cause"]] == [2]
+
+
+def test_a_training_that_diverges_everywhere_blames_nobody() -> None:
+    assembly = assemble(replace(recipe("digits", rounds=3), local=LocalTraining(lr=1e4, epochs=2)))
+    with pytest.raises(FederationError, match=r"lower local\.lr") as error:
+        list(federate(InProcess(assembly.clients), assembly.initial(), assembly.plan()))
+    assert "moved the model" not in str(error.value)
 
 
 def test_a_round_whose_model_is_not_finite_is_repeated_without_the_largest_reply() -> None:

@@ -12,7 +12,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from spherefed.acceleration.chain import CLOSED_FORM_LOSSES, Chain, chain_of
+from spherefed.acceleration.chain import CLOSED_FORM_LOSSES, Chain, chain_of, plain_forward
 from spherefed.acceleration.passes import Pass, Precision, training_pass
 from spherefed.losses import Loss
 from spherefed.nn.classifier import Classifier
@@ -63,10 +63,12 @@ def model_gradients(
     precision: Precision = "fp32",
 ) -> ModelGradients:
     """Choose how one model is differentiated; `compile_for` and `precision` as in `passes.training_pass`."""
-    forward = training_pass(classifier, compile_for=compile_for, precision=precision)
-    chain = chain_of(classifier) if compile_for is None and precision == "fp32" else None
+    if compile_for is not None or precision != "fp32":
+        forward = training_pass(classifier, compile_for=compile_for, precision=precision)
+        return ModelGradients(params, forward, None)
+    chain = chain_of(classifier)
     covers_all = chain is not None and [*map(id, chain.trained)] == [*map(id, params.values())]
-    return ModelGradients(params, forward, chain if covers_all else None)
+    return ModelGradients(params, plain_forward(classifier), chain if covers_all else None)
 
 
 def _by_autograd(

@@ -149,10 +149,45 @@ def tuned_for(experiment: Experiment) -> Settings:
     return recipes.tuned(experiment.name) if same else {}
 
 
-def untuned(methods: Mapping[str, Experiment], tuned: Settings) -> str | None:
-    """A sentence about the methods that have no tuned values, if there are any."""
-    missing = [name for name, e in methods.items() if e.local is not None and tuning_key(name) not in tuned]
+def untuned(methods: Mapping[str, Experiment], tuned: Settings, recipe: str | None = None) -> str | None:
+    """A sentence about the methods that have no tuned values, if there are any.
+
+    `recipe` is the one whose values the methods use on data or with an encoder that it was not tuned for.
+    """
+    known = tuned if recipe is None else {}
+    missing = [name for name, e in methods.items() if e.local is not None and tuning_key(name) not in known]
     if not missing:
         return None
     rates = ", ".join(f"{name} (local.lr {methods[name].local_training.lr:g})" for name in missing)
-    return f"not tuned: {rates}; methods need different learning rates, so tune them with sf.tune first"
+    if recipe is None:
+        return f"not tuned: {rates}; methods need different learning rates, so tune them with sf.tune first"
+    return (
+        f"not tuned: {rates}; recipe {recipe!r} has these rates for its own data and encoder: tune them for yours with "
+        "sf.tune(…), and pass its result to sf.compare as tuned="
+    )
+
+
+def untuned_run(experiment: Experiment, named: Experiment) -> str | None:
+    """A sentence about a rate that `recipe` took from its tuned values, if the caller exchanged data or encoder."""
+    if not exchanged(experiment, named) or experiment.name not in recipes.RECIPES or experiment.local is None:
+        return None
+    original, tuned = recipes.RECIPES[experiment.name](), recipes.tuned(experiment.name)
+    if original.local is None or original.local.lr == experiment.local.lr:
+        return None  # the rate that the recipe shows
+    for method in tuned:
+        made = with_method(original, method, tuned)
+        if _method_and_rate(made) == _method_and_rate(experiment):
+            return (
+                f"not tuned: {method} (local.lr {experiment.local.lr:g}); recipe {experiment.name!r} has this rate for "
+                "its own data and encoder: choose one for yours with sf.tune(…), and set local={'lr': …}"
+            )
+    return None
+
+
+def exchanged(experiment: Experiment, named: Experiment) -> bool:
+    """Whether the caller passed other data or another encoder than the experiment names."""
+    return experiment.data != named.data or experiment.model.encoder != named.model.encoder
+
+
+def _method_and_rate(experiment: Experiment) -> tuple[object, ...]:
+    return experiment.algorithm, experiment.model.head, experiment.loss, experiment.local_training.lr

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from spherefed.api.comparison import Comparison
-from spherefed.api.inputs import Inputs, check_call, tuned_for, untuned, with_inputs
+from spherefed.api.inputs import Inputs, check_call, exchanged, tuned_for, untuned, untuned_run, with_inputs
 from spherefed.api.progress import show_progress
 from spherefed.api.result import OutputFolder, Result
 from spherefed.api.tables import data_frame
@@ -47,6 +47,8 @@ def run(
     """
     check_call(engine, inputs)
     named, in_memory = with_inputs(experiment, **inputs)
+    if sentence := untuned_run(experiment, named):
+        warnings.warn(sentence, stacklevel=2)
     folder = OutputFolder(out)
     label = f"{named.name}, seed {named.seed}"
     with (
@@ -78,6 +80,8 @@ def iter_rounds(
     """
     check_call(engine, inputs)
     named, in_memory = with_inputs(experiment, **inputs)
+    if sentence := untuned_run(experiment, named):
+        warnings.warn(sentence, stacklevel=2)
     folder = OutputFolder(out)
     yield from runner.run(named, folder.path, engine=engine, resume=resume, in_memory=in_memory)
 
@@ -98,7 +102,8 @@ def compare(
     """Run several methods for seeds 0 … n−1 on the same partitions.
 
     `methods` are names, `BASE` or `BASE+OVERLAY`, or experiments by name. `tuned` are hyper-parameters per method, from
-    `tune` or from a file of `spherefed tune`; by default those of the recipe. A warning names methods without any.
+    `tune` or from a file of `spherefed tune`; by default those of the recipe. A warning names methods without any, and
+    all methods if you pass other data or another encoder than those that the recipe was tuned for.
     """
     check_call(engine, inputs)
     named, in_memory = with_inputs(experiment, **inputs)
@@ -109,7 +114,8 @@ def compare(
     else:
         values = _settings(tuned, experiment)
         built = {name: with_method(named, name, values) for name in methods}
-        if len(built) > 1 and (sentence := untuned(built, values)):
+        other = experiment.name if tuned is None and values and exchanged(experiment, named) else None
+        if (len(built) > 1 or other) and (sentence := untuned(built, values, other)):
             warnings.warn(sentence, stacklevel=2)
     if not built or seeds < 1:
         raise ConfigError(

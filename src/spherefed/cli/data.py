@@ -23,18 +23,26 @@ def list_(as_json: bool, data_root: str | None) -> None:
     from rich.table import Table
 
     from spherefed.data.catalog import list_datasets
+    from spherefed.data.locations import check_data_root
 
+    check_data_root(data_root)
     if as_json:
         listed = [{**asdict(item), "path": item.path and str(item.path)} for item in list_datasets(data_root)]
         print_json({"datasets": listed})
         return
-    table = Table("name", "classes", "train", "test", "where", box=None, pad_edge=False)
-    for item in list_datasets(data_root):
-        where = str(item.path) if item.path else f"missing; run spherefed data get {item.name}"
+    listed = list_datasets(data_root)
+    table = Table(box=None, pad_edge=False)
+    for column in ("name", "classes", "train", "test", "where"):
+        number = column in ("classes", "train", "test")
+        table.add_column(column, justify="right" if number else "left", no_wrap=column != "where", overflow="fold")
+    for item in listed:
+        where = str(item.path) if item.path else "missing"
         if item.name == "digits":
             where = "part of scikit-learn"
         table.add_row(item.name, str(item.num_classes), f"{item.num_train:,}", f"{item.num_test:,}", where)
-    Console(soft_wrap=True).print(table)
+    Console(highlight=False).print(table)
+    if missing := [item.name for item in listed if item.path is None]:
+        click.echo(f"missing data sets: run spherefed data get NAME, for example spherefed data get {missing[0]}")
     click.echo(
         "your own data: folder:PATH (one folder of images per class), arrays:FILE.npz (images, labels), "
         "package.module:Name (a function of your own)"

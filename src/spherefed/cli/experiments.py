@@ -86,7 +86,8 @@ def run(
     tuned = {} if method is None else tuned_values_of(experiment, None, list(settings))
     resolved = find_experiment(experiment, settings, method, tuned)
     if method is not None:
-        note_untuned({method: resolved}, tuned, [method] if any(s.startswith("local.lr=") for s in settings) else [])
+        given = [method] if any(s.startswith("local.lr=") for s in settings) else []
+        note_untuned({method: resolved}, tuned, given, experiment)
     out = out or Path("runs") / f"{resolved.name}-seed{resolved.seed}-{resolved.digest()[:8]}"
     engine = replace(engine, keep_client_statistics=keep_client_statistics)
     label = f"{resolved.name}, seed {resolved.seed}"
@@ -162,7 +163,8 @@ def compare(
     chosen = tuned_values_of(experiment, tuned, shared)
     found = find_experiment(experiment, shared)
     built = apply_shared_settings({name: with_method(found, name, chosen) for name in listed}, shared)
-    note_untuned(built, chosen, [name for name, setting in per_method if setting.startswith("local.lr=")])
+    given = [name for name, setting in per_method if setting.startswith("local.lr=")]
+    note_untuned(built, chosen, given, experiment if tuned is None else None)
     built = apply_method_settings(built, per_method)
     out = _run_methods(built, seeds, out, engine=engine, resume=resume, jobs=jobs, track=track)
     show_runs([out], out / "report.html", metric=metric, as_json=as_json)

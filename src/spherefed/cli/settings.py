@@ -36,15 +36,35 @@ def apply_shared_settings(built: "dict[str, Experiment]", settings: list[str]) -
     return {name: with_settings(experiment, algorithms) for name, experiment in built.items()}
 
 
-def note_untuned(built: "dict[str, Experiment]", tuned: "Settings", given: Collection[str] = ()) -> None:
-    """Print which methods have no tuned values; the user gave values for the methods in `given`."""
+def note_untuned(
+    built: "dict[str, Experiment]", tuned: "Settings", given: Collection[str] = (), recipe: str | None = None
+) -> None:
+    """Print which methods have no tuned values; the user gave values for the methods in `given`.
+
+    The values of a `recipe` count only for its own data and encoder.
+    """
     from spherefed.recipes.methods import tuning_key
 
+    other = recipe is not None and bool(tuned) and _other_inputs(recipe, built)
+    known = {} if other else tuned
     rates_of = {name: experiment.local.lr for name, experiment in built.items() if experiment.local is not None}
-    missing = [name for name in rates_of if tuning_key(name) not in tuned and name not in given]
+    missing = [name for name in rates_of if tuning_key(name) not in known and name not in given]
     if missing:
         rates = ", ".join(f"{name} (local.lr {rates_of[name]:g})" for name in missing)
-        click.echo(f"note: not tuned: {rates}; tune with spherefed tune", err=True)
+        whose = f"recipe {recipe!r} has these rates for its own data and encoder; " if other else ""
+        click.echo(f"note: not tuned: {rates}; {whose}tune with spherefed tune", err=True)
+
+
+def _other_inputs(recipe: str, built: "dict[str, Experiment]") -> bool:
+    """Whether trained methods use other data or another encoder than the recipe."""
+    from spherefed.recipes import RECIPES
+
+    own = RECIPES[recipe]()
+    return any(
+        (e.data.name, e.model.encoder) != (own.data.name, own.model.encoder)
+        for e in built.values()
+        if e.local is not None
+    )
 
 
 def apply_method_settings(built: "dict[str, Experiment]", per_method: list[tuple[str, str]]) -> "dict[str, Experiment]":

@@ -93,8 +93,9 @@ def counts_of(confusion: Tensor) -> Counts:
     return Counts(int(by_class[0].sum()), int(confusion.sum()), by_class)
 
 
-def global_measures(counts: Counts | None) -> dict[str, dict[str, Any]]:
+def global_measures(local_model: LocalModel, model: ModelState, test: Examples) -> dict[str, dict[str, Any]]:
     """Accuracy and other measures on the test set, by their names, for a line of `rounds.jsonl`."""
+    counts = global_counts(local_model, model, test)
     if counts is None:
         return {"accuracy": {}}
     return {"accuracy": {GLOBAL_TEST: counts.correct / counts.total}, "measures": {GLOBAL_TEST: measures(counts)}}

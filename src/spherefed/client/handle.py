@@ -20,7 +20,7 @@ from spherefed.client.corrections import NO_CORRECTION, Correction, LocalResult
 from spherefed.client.evaluation import BATCH_SIZE, count_correct
 from spherefed.client.local_model import LocalModel
 from spherefed.client.personalization import Personalization, PersonalizationContext
-from spherefed.client.training import LocalTraining, Trained, phases, train
+from spherefed.client.training import LocalTraining, Trained, head_then_encoder, train
 from spherefed.data.examples import Augment, Examples
 from spherefed.data.partition import hold_out
 from spherefed.errors import ClientError
@@ -158,7 +158,7 @@ def handle(
         if isinstance(request, Train):
             return _train(clients, request, states, stacked=stacked)
         (client,), (state,) = clients, states
-        client.local_model.load_state(request.model, strip_prefix("private", state or {}))
+        client.local_model.load_state(request.model, strip_prefix("private", state) if state else {})
         match request:
             case Measure():
                 return [(_measure(client, request), state)]
@@ -178,7 +178,7 @@ def _train(
     assert config.local is not None, "an experiment with rounds = 0 trains nothing"
     state = {} if stacked else states[0] or {}  # experiments whose clients keep state are never stacked
     correction = NO_CORRECTION
-    with _random_layers(group[0], request.round):
+    with _random_layers(group[0], request.round) if local_model.uses_randomness else nullcontext():
         private = strip_prefix("private", state) if state else {}
         params = local_model.load_for_training(request.model, private, stacked=stacked)
         # FedProx anchors a private part at its own start of the round.
@@ -188,7 +188,8 @@ def _train(
         if config.correction is not None:
             correction = config.correction.start(local_model, request, strip_prefix("correction", state))
         orders = [stream(config.seed, Purpose.BATCHES, request.round, client.id) for client in group]
-        for local, trained in phases(config.local, params):
+        fedrep = config.local.head_epochs > 0
+        for local, trained in head_then_encoder(config.local, params) if fedrep else [(config.local, params)]:
             results = train(
                 local_model,
                 [client.examples for client in group],
@@ -248,11 +249,9 @@ def _new_state(
 
 
 def _random_layers(client: Client, round_index: int) -> AbstractContextManager[None]:
-    """The random stream for layers such as dropout; nothing for a model without them."""
-    seed, model = client.config.seed, client.local_model
-    if not model.uses_randomness:
-        return nullcontext()
-    return torch_stream(seed, Purpose.LAYERS, round_index, client.id, device=model.device)
+    """The random stream for layers such as dropout."""
+    device = client.local_model.device
+    return torch_stream(client.config.seed, Purpose.LAYERS, round_index, client.id, device=device)
 
 
 def _measure(client: Client, request: Measure) -> MeasureReply:
@@ -309,5 +308,5 @@ def _personalize(client: Client, request: Evaluate) -> None:
         order=stream(config.seed, Purpose.BATCHES, request.round, client.id),
         augment=config.augment,
     )
-    with _random_layers(client, request.round):
+    with _random_layers(client, request.round) if client.local_model.uses_randomness else nullcontext():
         config.personalization.apply(context, request.extra)

@@ -86,7 +86,8 @@ def train(
     are the tensors to update, by default all; running statistics are updated in any case.
     `prox_mu` is FedProx's μ: the gradient of (μ/2)‖w − anchor‖², anchored at the round's start.
     """
-    gradients = _gradients(local_model, stacked)
+    gradients: Gradients | None = local_model.stacked if stacked else local_model.gradients
+    assert gradients is not None, "this model was not made for stacked clients"
     trained = gradients.params if trained is None else trained
     value_and_grad = gradients.value_and_grad(loss, trained, correction.penalty)
     # The same memory as the trained tensors, but autograd does not record the updates.
@@ -95,9 +96,7 @@ def train(
     linear = None if correction.linear is None else [correction.linear[name] for name in trained]
     velocity: TensorList | None = None
     losses: list[tuple[Tensor, Sequence[int]]] = []
-    if not stacked:
-        local_model.set_training()
-    for batch in _batches(local_model, examples, orders, local, augment, stacked):
+    for batch in (_stacked_batches if stacked else _batches)(local_model, examples, orders, local, augment):
         value, gradient = value_and_grad(batch.inputs, batch.labels, batch.weights)
         losses.append((value, batch.sizes))
         if stacked:
@@ -105,13 +104,6 @@ def train(
         gradient = _with_extra_terms(gradient, weights, linear, anchors, prox_mu, local.weight_decay)
         velocity = apply_sgd(weights, gradient, velocity, lr=lr, momentum=local.momentum)
     return _results(losses, len(examples), momentum=local.momentum, shrink=lr * prox_mu)
-
-
-def _gradients(local_model: LocalModel, stacked: bool) -> Gradients:
-    if not stacked:
-        return local_model.gradients
-    assert local_model.stacked is not None
-    return local_model.stacked
 
 
 def apply_sgd(
@@ -194,12 +186,9 @@ def _batches(
     orders: Sequence[np.random.Generator],
     local: LocalTraining,
     augment: Augment | None,
-    stacked: bool,
 ) -> Iterator[_Batch]:
-    """All batches of a round in order: those of one client, or one step of every client of a group at a time."""
-    if stacked:
-        yield from _stacked_batches(local_model, examples, orders, local, augment)
-        return
+    """All batches of one client in a round, in order; the model is put into training mode first."""
+    local_model.set_training()
     (own,), (order,), device = examples, orders, local_model.device
     for _ in range(local.epochs):
         for inputs, labels in own.epoch(
@@ -215,12 +204,13 @@ def _stacked_batches(
     local: LocalTraining,
     augment: Augment | None,
 ) -> Iterator[_Batch]:
-    """Short batches are padded with examples of weight 0.
+    """The same for a group, one step of every client at a time. Short batches are padded with examples of weight 0.
 
     They are the client's own examples, because another client's might not be finite, and 0 · NaN is NaN.
     """
     data, device = examples[0], local_model.device
-    indices = [_index_batches(own, order, local) for own, order in zip(examples, orders, strict=True)]
+    size, epochs = local.batch_size, local.epochs
+    indices = [own.shuffled_indices(size, order, epochs) for own, order in zip(examples, orders, strict=True)]
     while chosen := list(takewhile(len, (next(batches, _NO_BATCH) for batches in indices))):
         sizes = [len(positions) for positions in chosen]
         num, longest = len(sizes), max(sizes)
@@ -240,18 +230,8 @@ def _stacked_batches(
 _NO_BATCH = torch.zeros(0, dtype=torch.int64)
 
 
-def _index_batches(examples: Examples, order: np.random.Generator, local: LocalTraining) -> Iterator[Tensor]:
-    for _ in range(local.epochs):
-        yield from examples.shuffled_indices(local.batch_size, order)
-
-
-def phases(local: LocalTraining, params: Tensors) -> list[tuple[LocalTraining, Tensors]]:
-    """What is trained one after the other in a round: everything at once, or FedRep's head first, then its encoder.
-
-    Collins et al. 2021, Alg. 1; each phase starts with zero velocity.
-    """
-    if not local.head_epochs:
-        return [(local, params)]
+def head_then_encoder(local: LocalTraining, params: Tensors) -> list[tuple[LocalTraining, Tensors]]:
+    """What FedRep trains one after the other in a round (Collins et al. 2021, Alg. 1), each from zero velocity."""
     head_first = replace(local, epochs=local.head_epochs)
     return [(head_first, part_of(params, "head")), (local, part_of(params, "encoder"))]
 

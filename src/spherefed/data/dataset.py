@@ -87,15 +87,21 @@ def check_examples(examples: Examples, *, num_classes: int, where: str) -> None:
             f"{where}: label {int(labels[index])} at index {index} is outside 0..{num_classes - 1}; "
             "number the classes from 0, or use texts"
         )
-    if inputs.is_floating_point():
-        # In blocks: `isfinite` makes copies of its argument.
-        finite = torch.cat([block.reshape(len(block), -1).isfinite().all(dim=1) for block in torch.split(inputs, 1024)])
-        broken = (~finite).nonzero()
-        if len(broken):
-            raise DataError(
-                f"{where}: input {int(broken[0])} contains NaN or infinity ({len(broken)} such inputs); "
-                "inputs must be finite: replace or remove them"
-            )
+    check_finite(inputs, where)
+
+
+def check_finite(inputs: torch.Tensor, where: str) -> None:
+    """Raise DataError for NaN and infinity; the index in it is that of these inputs."""
+    if not inputs.is_floating_point() or not inputs.numel():
+        return
+    # In blocks: `isfinite` makes copies of its argument.
+    finite = [block.reshape(len(block), -1).isfinite().all(dim=1) for block in torch.split(inputs, 1024)]
+    broken = (~torch.cat(finite)).nonzero()
+    if len(broken):
+        raise DataError(
+            f"{where}: input {int(broken[0])} (counted from 0) contains NaN or infinity ({len(broken)} such inputs); "
+            "inputs must be finite: replace or remove them"
+        )
 
 
 def fixed_split(size: int) -> tuple[torch.Tensor, torch.Tensor]:

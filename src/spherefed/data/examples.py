@@ -98,13 +98,19 @@ class Examples:
             yield self.prepared(inputs, device), self.labels.index_select(0, indices).to(device)
 
     def shuffled_indices(
-        self, batch_size: int, order: np.random.Generator, *, min_batch_size: int = 1
+        self, batch_size: int, order: np.random.Generator, epochs: int = 1, *, min_batch_size: int = 1
     ) -> Iterator[Tensor]:
-        """The batches of `epoch` as indices into the shared tensors."""
-        all_indices = len(self) if self.indices is None else self.indices.numpy()
-        permuted = torch.from_numpy(order.permutation(all_indices))
-        for start, stop in _batch_bounds(permuted.shape[0], batch_size, min_batch_size):
-            yield permuted[start:stop]
+        """The batches of one `epoch` after the other as indices into the shared tensors."""
+        num_examples = len(self)
+        starts = list(range(0, num_examples, batch_size))
+        if starts and num_examples - starts[-1] < min_batch_size:
+            starts.pop()
+        for _ in range(epochs):
+            permuted = torch.from_numpy(
+                order.permutation(num_examples if self.indices is None else self.indices.numpy())
+            )
+            for start, stop in pairwise([*starts, num_examples]):
+                yield permuted[start:stop]
 
     def in_order(self, batch_size: int, *, device: torch.device) -> Iterator[Batch]:
         """One pass in stored order without augmentation, for evaluation and statistics."""
@@ -118,17 +124,3 @@ class Examples:
         """Move stored inputs to the device and apply `prepare`."""
         inputs = inputs.to(device)
         return inputs if self.prepare is None else self.prepare(inputs)
-
-
-def _batch_bounds(size: int, batch_size: int, min_batch_size: int) -> Iterator[tuple[int, int]]:
-    """Start and stop of each batch.
-
-    >>> list(_batch_bounds(5, batch_size=2, min_batch_size=1))
-    [(0, 2), (2, 4), (4, 5)]
-    >>> list(_batch_bounds(5, batch_size=2, min_batch_size=2))
-    [(0, 2), (2, 5)]
-    """
-    starts = list(range(0, size, batch_size))
-    if starts and size - starts[-1] < min_batch_size:
-        starts.pop()
-    return pairwise([*starts, size])

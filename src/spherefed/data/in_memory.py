@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spherefed.data.dataset import Dataset, fixed_split
+from spherefed.data.dataset import Dataset, check_finite, fixed_split
 from spherefed.data.examples import Examples
 from spherefed.data.labels import class_names, label_numbers
 from spherefed.data.partition import Partition, partition_of
@@ -173,6 +173,7 @@ def _examples(columns: Columns, classes: tuple[str, ...], where: str) -> Example
     inputs, labels = _inputs(columns[0], where), label_numbers(columns[1], classes, where)
     if len(inputs) != len(labels):
         raise DataError(f"{where}: {len(inputs)} inputs but {len(labels)} labels; each input needs one label")
+    check_finite(inputs, where)  # before the split, so that the index is one of the caller's
     return Examples(inputs, labels)
 
 

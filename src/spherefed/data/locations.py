@@ -49,10 +49,21 @@ def first_existing(candidates: Iterable[Path]) -> Path | None:
 def missing_error(name: str, root: Path, accepted: Sequence[str], files: Sequence[RemoteFile]) -> DataError:
     """The error for a data set that is not present, with the command to run and the files to copy."""
     urls = ", ".join(file.url for file in files)
+    elsewhere = "" if root == data_root() else f" --data-root {root}"
+    folder = "" if root.is_dir() else ", which is no folder (--data-root or $SPHEREFED_DATA)"
     return DataError(
-        f"data set {name!r} is not in {root}; run 'spherefed data get {name}', "
+        f"data set {name!r} is not in {root}{folder}; run 'spherefed data get {name}{elsewhere}', "
         f"or copy {' or '.join(accepted)} there (published at {urls})"
     )
+
+
+def check_data_root(given: "str | Path | None") -> None:
+    """Refuse a data root that the user names and that does not exist."""
+    if given is not None and not (root := user_path(given)).is_dir():
+        raise DataError(
+            f"--data-root {root} is no folder; name a folder that holds data sets, or run "
+            f"'spherefed data get NAME --data-root {root}', which makes it"
+        )
 
 
 def md5_of(path: Path) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from spherefed.components import find_component, is_component_name
 from spherefed.data.arrays import arrays, digits
-from spherefed.data.cifar import CIFAR10, CIFAR100, CifarFiles, find_cifar, load_cifar
+from spherefed.data.cifar import CIFAR10, CIFAR100, find_cifar, load_cifar
 from spherefed.data.dataset import Dataset, check_examples
 from spherefed.data.folder import load_folder
 from spherefed.data.idx import REMOTES as FASHION_REMOTES
@@ -41,20 +41,18 @@ class Source:
     """Folder for downloaded files, relative to the data root."""
 
 
-def _cifar(files: CifarFiles) -> Source:
-    return Source(
-        load=partial(load_cifar, files),
-        find=partial(find_cifar, files),
-        num_classes=files.num_classes,
-        num_train=50_000,
-        num_test=10_000,
-        remotes=(files.remote,),
-    )
-
-
 SOURCES: dict[str, Source] = {
-    "cifar100": _cifar(CIFAR100),
-    "cifar10": _cifar(CIFAR10),
+    **{
+        name: Source(
+            load=partial(load_cifar, files),
+            find=partial(find_cifar, files),
+            num_classes=files.num_classes,
+            num_train=50_000,
+            num_test=10_000,
+            remotes=(files.remote,),
+        )
+        for name, files in (("cifar100", CIFAR100), ("cifar10", CIFAR10))
+    },
     "tiny-imagenet": Source(
         load=load_tiny_imagenet,
         find=find_tiny_imagenet,
@@ -114,7 +112,7 @@ def load(
 
 def is_own_source(name: str) -> bool:
     """Whether data are loaded by a function of the user, `package.module:Name`."""
-    return is_component_name(name) and name.partition(":")[0] not in PREFIXES
+    return ":" in name and is_component_name(name) and name.partition(":")[0] not in PREFIXES
 
 
 def _own(name: str) -> Dataset:

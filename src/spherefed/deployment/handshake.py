@@ -13,6 +13,8 @@ from typing import Any, TypeVar
 
 from spherefed.errors import FederationError
 from spherefed.files import parse_json
+from spherefed.messages import Failure
+from spherefed.server.validation import printable
 from spherefed.tensors import Tensors
 
 T = TypeVar("T")
@@ -111,6 +113,8 @@ class RejectedNode:
     cause: str
     client: int = -1
     """The client that it says it is; -1 if unknown."""
+    site: str = ""
+    """The name that it gives; empty if unknown."""
     retry_at: float = math.inf
     """When to try the handshake again, in seconds of `time.monotonic`; a node that was only silent may recover."""
 
@@ -119,11 +123,11 @@ def identify_node(node: int, reply: Any) -> Member | RejectedNode:
     """The member that this reply describes, or why the reply is unusable."""
     if not isinstance(reply, HandshakeReply):
         cause = getattr(reply, "cause", f"answered the handshake with a {type(reply).__name__}")
-        return RejectedNode(f"node {node}: {cause}")
+        return RejectedNode(printable(cause), reply.client if isinstance(reply, Failure) else -1)
     try:
         return Member(node, reply.client, reply.site, SiteProperties.from_json(reply.properties), reply.left_out)
     except (ValueError, TypeError) as error:
-        return RejectedNode(f"site {reply.site!r} (client {reply.client}): malformed properties: {error}", reply.client)
+        return RejectedNode(printable(f"malformed properties: {error}"), reply.client, reply.site)
 
 
 def differences(given: SiteProperties, expected: SiteProperties) -> list[str]:

@@ -23,6 +23,7 @@ from spherefed.deployment.site import properties
 from spherefed.engines.flower import DeliveryFailure, Messenger
 from spherefed.errors import FederationError
 from spherefed.experiment import Experiment
+from spherefed.messages import Failure
 from spherefed.server.validation import min_replies
 from spherefed.tensors import Tensors, num_bytes
 
@@ -30,19 +31,23 @@ POLL_INTERVAL = 0.5
 HANDSHAKE_TIMEOUT = 120.0
 """Seconds for a site to answer the handshake: it first loads its data, and may decode images for the first time."""
 RETRY_SECONDS = 30.0
-"""Seconds after which a node that did not answer the handshake is asked again."""
+"""Seconds after which a node that did not answer the handshake, or failed in it, is asked again."""
 
 
 class Membership:
     """The members of a run, and the connected nodes that do not take part."""
 
-    def __init__(self, messenger: Messenger, experiment: Experiment, keys: Mapping[int, int]) -> None:
+    def __init__(
+        self, messenger: Messenger, experiment: Experiment, keys: Mapping[int, int], names: Sequence[str] = ()
+    ) -> None:
         self.messenger = messenger
         self.members: dict[int, Member] = {}
         """By client."""
         self._experiment = experiment
         self._keys = keys
         """The client whose key each node has; empty without authentication."""
+        self._names = names
+        """The names of the sites by client number, as far as they are known."""
         self._expected: SiteProperties | None = None
         self._derived: Tensors = {}
         self._rejected: dict[int, RejectedNode] = {}
@@ -108,12 +113,12 @@ class Membership:
                 nodes.setdefault(client, f"the node of {member.description} is not connected")
         return nodes
 
-    def describe(self, names: Sequence[str]) -> list[dict[str, Any]]:
-        """All sites as plain data, for the run directory; `names` are those of sites that are not connected yet."""
+    def describe(self) -> list[dict[str, Any]]:
+        """All sites as plain data, for the run directory."""
         found = []
         for client in range(self._experiment.partition.clients):
             member = self.members.get(client)
-            name = names[client] if client < len(names) else f"client {client}"
+            name = self._names[client] if client < len(self._names) else f"client {client}"
             found.append(
                 {
                     "client": client,
@@ -163,24 +168,29 @@ class Membership:
         if not nodes:
             return {}
         replies = self.messenger.ask(sorted(nodes), Handshake(), timeout)
-        found = {node: (reply, self._check_identity(identify_node(node, reply))) for node, reply in replies}
+        found = {node: (reply, self._check_identity(node, identify_node(node, reply))) for node, reply in replies}
         again = time.monotonic() + RETRY_SECONDS
         return {
             node: replace(entry, retry_at=again)
-            if isinstance(entry, RejectedNode) and isinstance(reply, DeliveryFailure)
+            if isinstance(entry, RejectedNode) and isinstance(reply, DeliveryFailure | Failure)
             else entry
             for node, (reply, entry) in found.items()
         }
 
-    def _check_identity(self, entry: Member | RejectedNode) -> Member | RejectedNode:
+    def _check_identity(self, node: int, entry: Member | RejectedNode) -> Member | RejectedNode:
         """The node's key decides which client it is; a node that names another client is rejected."""
+        clients, owner = range(self._experiment.partition.clients), self._keys.get(node)
         if isinstance(entry, RejectedNode):
-            return entry
-        clients = range(self._experiment.partition.clients)
+            # Without keys, a site says itself whose failure it is.
+            client = owner if self._keys else entry.client
+            if client is None or client not in clients:
+                return replace(entry, cause=f"node {node}: {entry.cause}", client=-1)
+            name = self._names[client] if client < len(self._names) else entry.site
+            site = f"site {name!r} (client {client})" if name else f"client {client}"
+            return replace(entry, cause=f"{site}: {entry.cause}", client=client)
         if entry.client not in clients:
             return RejectedNode(f"{entry.description}: clients are 0 to {clients[-1]}", entry.client)
-        if self._keys and self._keys.get(entry.node) != entry.client:
-            owner = self._keys.get(entry.node)
+        if self._keys and owner != entry.client:
             key = "a key of no site of this deployment" if owner is None else f"the key of client {owner}"
             return RejectedNode(f"{entry.description} has {key}", entry.client)
         return entry

@@ -57,7 +57,7 @@ def serve(open_messenger: Callable[[str], Messenger], request: RunRequest) -> It
         RunDirectory(out).check_new()
     run = _run_id(out, resume=request.resume)
     keys = {int(node): client for node, client in json.loads(request.keys).items()}
-    membership = Membership(open_messenger(run), experiment, keys)
+    membership = Membership(open_messenger(run), experiment, keys, json.loads(request.sites))
     membership.wait_for_sites(request.wait)
     assembly = assemble_server(
         experiment, membership.members, device=request.device, data_root=request.data_root or None
@@ -72,7 +72,7 @@ def serve(open_messenger: Callable[[str], Messenger], request: RunRequest) -> It
         _max_measure_bytes(assembly),
     )
     environment = describe_environment(experiment, engine="flower", device=request.device, workers=0)
-    environment |= {"run": run, "sites": membership.describe(json.loads(request.sites))}
+    environment |= {"run": run, "sites": membership.describe()}
     # One checkpoint per round: sites rely on it when they delete old client states (`site.py`).
     yield from run_assembled(
         assembly, lambda _: fleet, out, environment=environment, checkpoint_every=1, resume=request.resume

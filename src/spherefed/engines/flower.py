@@ -200,7 +200,8 @@ def client_app(
             decoded = decode(message.content, message_types, max_bytes=max_bytes(context.node_config))
             reply = answer(decoded, MessageContext(dict(context.run_config), dict(context.node_config), run))
         except Exception as error:
-            reply = Failure(-1, f"{type(error).__name__}: {error}")
+            client = context.node_config.get("client")
+            reply = Failure(client if type(client) is int else -1, f"{type(error).__name__}: {error}")
         if isinstance(reply, Failure):
             rejected(message.metadata.message_type, run, reply.cause, context.node_config)
         return Message(encode(reply), reply_to=message)

@@ -48,11 +48,12 @@ class InProcess:
         self.activity = Activity()
         self._clients = clients
         self._client_states = InMemoryStates() if client_states is None and clients.keep_state else client_states
+        self._max_buffered = BUFFERED_BYTES // (num_bytes(clients.local_model.shared_params) + 1)
 
     def ask(self, clients: Sequence[int], request: Request) -> Iterator[Reply | Failure]:
         """Answer group by group. Small answers are buffered: alternating training and validation was 8 % slower."""
         stacked = self._clients.local_model.stacked
-        max_buffered = BUFFERED_BYTES // (num_bytes(request.model.params) + 1) if isinstance(request, Train) else 1
+        max_buffered = self._max_buffered if isinstance(request, Train) else 1
         buffered: list[Reply | Failure] = []
         self.activity.begin(request, clients, self._clients.parts)
         for group in in_groups(clients, request, stacked.size if stacked else 0):

@@ -12,7 +12,6 @@ from spherefed.errors import ConfigError
 from spherefed.experiment.values import Experiment
 from spherefed.files import parse_json
 from spherefed.schema import from_plain, shown, suggest, to_plain, with_path
-from spherefed.server.algorithms import WEIGHED_ALIKE
 
 MAX_DEPTH = 20
 """Dots in the path of a setting."""
@@ -21,7 +20,7 @@ MAX_DEPTH = 20
 def experiment_from_mapping(plain: Mapping[str, Any]) -> Experiment:
     """From nested plain data, strictly: unknown or mistyped keys are refused with the nearest valid name."""
     try:
-        experiment: Experiment = from_plain(Experiment, _weighed_as_published(_with_frozen_model(plain)))
+        experiment: Experiment = from_plain(Experiment, _with_frozen_model(plain))
     except RecursionError:
         raise ConfigError("the experiment has tables or lists that are nested too deeply") from None
     except ConfigError as error:
@@ -45,20 +44,6 @@ def _with_frozen_model(plain: Any) -> Any:
         return plain
     rest = {name: value for name, value in encoder.items() if name != "frozen"}
     return {**plain, "model": {**model, "encoder": rest, "frozen": encoder["frozen"]}}
-
-
-def _weighed_as_published(plain: Any) -> Any:
-    """With the weights of the publication if a drift correction is given and `algorithm.weigh` is not."""
-    algorithm = plain.get("algorithm") if isinstance(plain, Mapping) else None
-    if not isinstance(algorithm, Mapping) or "weigh" in algorithm:
-        return plain
-    correction = algorithm.get("correction")
-    kind = correction.get("kind") if isinstance(correction, Mapping) else correction
-    return (
-        {**plain, "algorithm": {**algorithm, "weigh": "clients"}}
-        if isinstance(kind, str) and kind in WEIGHED_ALIKE
-        else plain
-    )
 
 
 def experiment_to_json(experiment: Experiment) -> str:

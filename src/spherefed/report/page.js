@@ -6,6 +6,11 @@
   tip.setAttribute("role", "status");
   document.body.append(tip);
   let shown = null;
+  // Scrolling moves marks under a pointer that rests, and the browser reports that like a movement. A value that was
+  // chosen with the keyboard stays until the pointer itself moves.
+  let byKey = false, pointer = "";
+  const rests = (event) => byKey && `${event.clientX},${event.clientY}` === pointer;
+  addEventListener("pointermove", (event) => { pointer = `${event.clientX},${event.clientY}`; }, { passive: true });
   const hide = () => {
     if (shown) shown.classList.remove("on");
     shown = null;
@@ -37,16 +42,19 @@
     if (!marks.length) continue;
     let index = -1;
     card.addEventListener("pointerover", (event) => {
+      if (rests(event)) return;
+      byKey = false;
       if (event.target.dataset && event.target.dataset.value) show(event.target);
       else hide();
     });
-    card.addEventListener("pointerleave", hide);
+    card.addEventListener("pointerleave", (event) => { if (!rests(event)) hide(); });
     card.addEventListener("blur", hide);
     card.addEventListener("keydown", (event) => {
       const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
       if (event.key === "Escape") hide();
       if (!step) return;
       event.preventDefault();
+      byKey = true;
       index = (index + step + marks.length) % marks.length;
       marks[index].scrollIntoView({ block: "nearest", inline: "nearest" });
       show(marks[index]);

@@ -1,5 +1,6 @@
 """The rows of a summary as text, formatted for a terminal or as Markdown."""
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -78,12 +79,23 @@ def rich_cells(content: Cells, caption: str) -> "Table":
 
     table = Table(box=SIMPLE_HEAD, caption=caption, caption_justify="left", pad_edge=False, padding=0, show_edge=False)
     for index, column in enumerate(content.columns):
-        # Headings wrap, numbers do not. Text, not str, so that rich does not read brackets in a label as markup.
-        width = max(len(text) for text in (*column.split(), *(line[index] for line in content.lines)))
-        table.add_column(Text(column), justify="right" if index else "left", width=width)
+        # Names wrap in a narrow terminal, numbers never do. Text, not str, so that rich does not read brackets in a
+        # label as markup.
+        heading = Text(_heading(column, max((len(line[index]) for line in content.lines), default=0)))
+        table.add_column(heading, justify="right" if index else "left", no_wrap=index > 0, min_width=0 if index else 12)
     for line in content.lines:
         table.add_row(*map(Text, line))
     return table
+
+
+def _heading(column: str, width: int) -> str:
+    """A heading in lines that are hardly wider than the numbers below it.
+
+    >>> _heading("received / client", 7).splitlines()
+    ['received', '/ client']
+    """
+    parts = column.replace(" / ", "\n/ ").splitlines()
+    return "\n".join(line for part in parts for line in textwrap.wrap(part, max(width, 14), break_long_words=False))
 
 
 def markdown_cells(content: Cells, caption: str) -> str:

@@ -99,29 +99,6 @@ def digests_of_files(folder: Path, names: Iterable[str]) -> dict[str, str]:
     return {name: sha256((folder / name).read_bytes()) for name in names if (folder / name).exists()}
 
 
-class GrowingDigest:
-    """SHA-256 of a file of lines while it grows, and its values at the ends of the last two rounds.
-
-    Each line is hashed when it is written: the file is not read again.
-    """
-
-    def __init__(self, content: bytes = b"", next_round: int = 0) -> None:
-        self._sha = hashlib.sha256(content)
-        self._marks = {next_round: self._sha.hexdigest()}
-
-    def add(self, content: bytes) -> None:
-        self._sha.update(content)
-
-    def mark(self, next_round: int) -> None:
-        """All lines of rounds before this one are written."""
-        newest = max(self._marks)
-        self._marks = {newest: self._marks[newest], next_round: self._sha.hexdigest()}
-
-    def at(self, next_round: int) -> str | None:
-        """The digest of the lines of rounds before this one; None if it is not known any more."""
-        return self._marks.get(next_round)
-
-
 def _write_digests(folder: Path, digests: Mapping[str, Any]) -> None:
     write_bytes(folder / DIGESTS, (json.dumps(digests, indent=2) + "\n").encode())
 

@@ -55,7 +55,7 @@ from spherefed.runs.round_log import CHECKPOINTS, ROUNDS, RoundLog, read_lines
 from spherefed.schema import differences, to_plain
 from spherefed.tensors import Tensors
 
-START = "start.json"
+START, STATES = "start.json", "client_states"
 DIVERGED_LOSS = 1e4
 """A mean loss beyond this is no longer training: cross-entropy begins at log C, the MSE below 1."""
 
@@ -224,7 +224,7 @@ class RunDirectory:
 
     def client_states(self) -> StateDirectory:
         """What clients keep between rounds; its stamps follow the checkpoints."""
-        return StateDirectory(self.path / "client_states")
+        return StateDirectory(self.path / STATES)
 
     def finish(self, model: ModelState, result: Mapping[str, Any], more: Mapping[str, bytes] | None = None) -> None:
         """Write the final model, the result and `more` files, with the digests of everything that is final now."""
@@ -232,11 +232,12 @@ class RunDirectory:
         contents |= more or {}
         unlisted = [name for name in BEGUN if name not in stored_digests(self.path)]  # of a run of an older release
         final = digests_of_files(self.path, [*unlisted, *(name for name in FINISHED if name not in contents)])
-        states = self.client_states()
-        if states.path.is_dir():
+        states = self.client_states() if (self.path / STATES).is_dir() else None
+        if states is not None:
             final[CLIENT_STATES] = states.digest(_rounds(result))
         write_files(self.path, contents, also=final)
-        states.prune(_rounds(result))
+        if states is not None:
+            states.prune(_rounds(result))
 
     def model(self) -> ModelState:
         """The final model of a finished run."""

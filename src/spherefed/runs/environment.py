@@ -16,13 +16,13 @@ NUMERICS_VERSION = 2
 
 def describe_environment(experiment: Experiment, *, engine: str, device: str, workers: int) -> dict[str, Any]:
     """What the result was computed with."""
-    components = describe_components(experiment.own_components())
+    commit, own = _commit(), experiment.own_components()
     packages = ("spherefed", "torch", "numpy", "scipy", "scikit-learn", "safetensors")
     return {
         **{name: version(name) for name in packages},
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "commit": _commit(),
+        "commit": commit,
         "seed": experiment.seed,
         "engine": engine,
         "device": device,
@@ -31,7 +31,7 @@ def describe_environment(experiment: Experiment, *, engine: str, device: str, wo
         "experiment_digest": experiment.digest(),
         "numerics_version": NUMERICS_VERSION,
         "digests": "sha256",
-        **({"components": components} if components else {}),
+        **({"components": describe_components(own)} if own else {}),
     }
 
 

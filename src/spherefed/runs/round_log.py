@@ -22,7 +22,9 @@ from spherefed.client.client_state import StateDirectory
 from spherefed.errors import RunError, SpherefedError
 from spherefed.files import overwrite, parse_json, read_tensors, tensors_to_bytes, write_bytes
 from spherefed.messages import ModelState
-from spherefed.runs.digests import CLIENT_STATES, GrowingDigest, sha256
+from spherefed.runs.digests import CLIENT_STATES, sha256
+from spherefed.server.collection import Calibrated
+from spherefed.server.federation import Round
 from spherefed.server.validation import Rejection
 from spherefed.tensors import Tensors, add_prefix, digest, non_finite, strip_prefix
 
@@ -43,6 +45,29 @@ class Checkpoint:
     """Of the files that belong to it, if it was read from a file."""
 
 
+class GrowingDigest:
+    """SHA-256 of a file of lines while it grows, and its values at the ends of the last two rounds.
+
+    Each line is hashed when it is written: the file is not read again.
+    """
+
+    def __init__(self, content: bytes = b"", next_round: int = 0) -> None:
+        self._sha = hashlib.sha256(content)
+        self._marks = {next_round: self._sha.hexdigest()}
+
+    def add(self, content: bytes) -> None:
+        self._sha.update(content)
+
+    def mark(self, next_round: int) -> None:
+        """All lines of rounds before this one are written."""
+        newest = max(self._marks)
+        self._marks = {newest: self._marks[newest], next_round: self._sha.hexdigest()}
+
+    def at(self, next_round: int) -> str | None:
+        """The digest of the lines of rounds before this one; None if it is not known any more."""
+        return self._marks.get(next_round)
+
+
 class RoundLog:
     """The files of one run that grow with its rounds; `client_states` follows the checkpoints if clients keep state."""
 
@@ -54,6 +79,8 @@ class RoundLog:
         """The next round of the newest checkpoint."""
         self._next: int | None = None
         """Which of the two files the next checkpoint goes to: never the one that holds the newest."""
+        self.before: Checkpoint | None = None
+        """The checkpoint before the newest, when they were read."""
         self._digests: dict[str, GrowingDigest] = {}
         """Of the files of lines, as far as this object has written them."""
 
@@ -90,9 +117,9 @@ class RoundLog:
             self.newest_checkpoint()
         assert self._next is not None
         path = self._paths[self._next]
-        tensors = {**checkpoint.model.tensors(), **add_prefix("server", checkpoint.server_state)}
         metadata = {"next_round": str(checkpoint.next_round), **self._digests_at(checkpoint.next_round)}
-        metadata["digest"] = _digest(tensors, metadata)
+        tensors = {**checkpoint.model.tensors(), **add_prefix("server", checkpoint.server_state)}
+        metadata["digest"] = _whole_digest(digest(tensors), metadata)
         # The first checkpoint is written whole or not at all; from then on, the other file is whole.
         write = overwrite if path.exists() else write_bytes
         write(path, tensors_to_bytes(tensors, metadata))
@@ -103,7 +130,7 @@ class RoundLog:
 
     def newest_checkpoint(self) -> Checkpoint | None:
         """The newest checkpoint that is whole; None if there is none yet."""
-        newest, self._next, faults = None, 0, []
+        newest, self.before, self._next, faults = None, None, 0, []
         for index, path in enumerate(self._paths):
             if not path.exists():
                 continue
@@ -113,7 +140,10 @@ class RoundLog:
                 faults.append(str(error))
                 continue
             if newest is None or found.next_round > newest.next_round:
+                self.before = newest
                 newest, self._next, self._newest_round = found, 1 - index, found.next_round
+            else:
+                self.before = found
         if newest is None and faults:
             raise RunError("; ".join(faults))
         for fault in faults:
@@ -186,6 +216,28 @@ class RoundLog:
             self._client_states.check(next_round, expected[CLIENT_STATES])
 
 
+def round_line(done: Round, measured: Mapping[str, Any]) -> dict[str, Any]:
+    """What is written of a round; `measured` is what its model reaches on the test set."""
+    return {
+        "round": done.index,
+        "lr": done.lr,
+        "loss": done.loss,
+        "num_examples": done.num_examples,
+        "clients": list(done.clients),
+        "examples": list(done.examples),
+        "bytes_down": done.traffic.down,
+        "bytes_up": done.traffic.up,
+        **measured,
+        **({} if done.consistency is None else {"consistency": done.consistency}),
+    }
+
+
+def calibrated_line(calibrated: Calibrated, measured: Mapping[str, Any]) -> dict[str, Any]:
+    """What is written of a calibration between rounds."""
+    traffic = calibrated.traffic
+    return {**measured, "summary": calibrated.summary, "bytes_down": traffic.down, "bytes_up": traffic.up}
+
+
 def read_lines(path: Path) -> list[dict[str, Any]]:
     """The whole lines of a JSON-lines file; a line cut short by a crash is left out."""
     return [line for _, line in _parsed_lines(path)]
@@ -237,15 +289,17 @@ def _read(path: Path) -> Checkpoint:
         raise RunError(f"{path} is not a checkpoint: {error}") from error
     if name := non_finite(tensors):
         raise RunError(f"{path} cannot be used: {name!r} is not finite")
-    if metadata.get("digest") != _digest(tensors, metadata):
+    if ROUNDS in metadata:
+        found = _whole_digest(digest(tensors), metadata)
+    else:  # of a release whose checkpoints had no digests of other files
+        found = digest({**tensors, "next_round": torch.tensor(next_round)})
+    if metadata.get("digest") != found:
         raise RunError(f"{path} is not whole: its digest does not match its content")
     digests = {name: metadata[name] for name in (ROUNDS, REJECTIONS, CLIENT_STATES) if name in metadata}
     return Checkpoint(next_round, model, strip_prefix("server", tensors), digests)
 
 
-def _digest(tensors: Tensors, metadata: Mapping[str, str]) -> str:
-    """Of a whole checkpoint: its tensors, and the metadata beside the digest itself."""
-    if ROUNDS not in metadata:  # of a release whose checkpoints had no digests of other files
-        return digest({**tensors, "next_round": torch.tensor(int(metadata["next_round"]))})
+def _whole_digest(of_tensors: str, metadata: Mapping[str, str]) -> str:
+    """Of a whole checkpoint: the digest of its tensors, and the metadata beside the digest itself."""
     others = {name: value for name, value in metadata.items() if name != "digest"}
-    return hashlib.sha256(f"{json.dumps(others, sort_keys=True)} {digest(tensors)}".encode()).hexdigest()
+    return hashlib.sha256(f"{json.dumps(others, sort_keys=True)} {of_tensors}".encode()).hexdigest()

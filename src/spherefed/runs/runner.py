@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from spherefed.acceleration.memory_reuse import freed_memory_kept
 from spherefed.assembly import Assembly, InMemory, assemble
-from spherefed.client.evaluation import GLOBAL_TEST, Counts, global_counts, global_measures
+from spherefed.client.evaluation import GLOBAL_TEST, global_measures
 from spherefed.engines.activity import Activity, published
 from spherefed.engines.local import InProcess, Parallel
 from spherefed.errors import ConfigError
@@ -20,12 +20,14 @@ from spherefed.runs.environment import describe_environment
 from spherefed.runs.finish import finish_run
 from spherefed.runs.head import check_additive
 from spherefed.runs.head_start import ridge_start
-from spherefed.runs.round_log import Checkpoint, RoundLog
+from spherefed.runs.round_log import Checkpoint, RoundLog, calibrated_line, round_line
 from spherefed.server.collection import Calibrated, calibrate
-from spherefed.server.federation import Fleet, Round, federate
+from spherefed.server.federation import Fleet, Plan, Round, federate
 
 if TYPE_CHECKING:
     from spherefed.engines.ray import RayFleet
+
+    EngineFleet = InProcess | Parallel | RayFleet
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -100,7 +102,7 @@ def run(
     )
     return run_assembled(
         assembly,
-        lambda directory: _watched(make_fleet(assembly, engine, directory, in_memory), activity),
+        lambda directory: make_fleet(assembly, engine, directory, in_memory, activity),
         out,
         environment=environment,
         checkpoint_every=engine.checkpoint_every,
@@ -155,7 +157,8 @@ def run_assembled(
                 checkpoint = ridge_start(assembly, fleet, directory, log, initial)
             model = checkpoint.model
             # Closed here and not by the garbage collector, so that stopping writes a checkpoint at once.
-            with closing(_rounds(assembly, fleet, log, checkpoint, checkpoint_every)) as rounds:
+            before = log.before or (Checkpoint(0, initial, {}) if checkpoint.next_round == 1 else None)
+            with closing(_rounds(assembly, fleet, log, checkpoint, before, checkpoint_every)) as rounds:
                 for model, progress in rounds:  # noqa: B007 - the last model is finished below
                     yield progress
             finish_run(assembly, fleet, directory, log, model, keep_client_statistics)
@@ -176,9 +179,16 @@ def run_to_end(
 
 
 def make_fleet(
-    assembly: Assembly, engine: Engine, directory: RunDirectory, in_memory: InMemory | None = None
-) -> "InProcess | Parallel | RayFleet":
-    """The fleet of an engine; client state is kept in the run directory if clients keep any."""
+    assembly: Assembly,
+    engine: Engine,
+    directory: RunDirectory,
+    in_memory: InMemory | None = None,
+    activity: Activity | None = None,
+) -> "EngineFleet":
+    """The fleet of an engine, which writes what it does into `activity`.
+
+    Client state is kept in the run directory if clients keep any.
+    """
     encoder = None if in_memory is None else in_memory.encoder
     if engine.kind == "ray" and encoder is not None:
         raise ConfigError(
@@ -186,61 +196,52 @@ def make_fleet(
             "model.encoder.kind = 'package.module:Name', or use the local engine"
         )
     client_states = directory.client_states() if assembly.experiment.keeps_client_state else None
+    where: dict[str, Any] = {"device": engine.device, "data_root": engine.data_root, "client_states": client_states}
+    fleet: EngineFleet
     if engine.kind == "ray":
         from spherefed.engines.ray import RayFleet
 
-        return RayFleet(
-            assembly,
-            engine.workers,
-            address=engine.address,
-            device=engine.device,
-            data_root=engine.data_root,
-            client_states=client_states,
-            deadline=assembly.experiment.deadline,
-        )
-    if engine.workers:
-        return Parallel(
-            assembly,
-            engine.workers,
-            device=engine.device,
-            data_root=engine.data_root,
-            client_states=client_states,
-            encoder=encoder,
-        )
-    return InProcess(assembly.clients, client_states)
-
-
-def _watched(fleet: "InProcess | Parallel | RayFleet", activity: Activity | None) -> "InProcess | Parallel | RayFleet":
-    """The fleet, which from now on writes what it does into `activity`."""
+        deadline = assembly.experiment.deadline
+        fleet = RayFleet(assembly, engine.workers, address=engine.address, deadline=deadline, **where)
+    elif engine.workers:
+        fleet = Parallel(assembly, engine.workers, encoder=encoder, **where)
+    else:
+        fleet = InProcess(assembly.clients, client_states)
     if activity is not None:
         fleet.activity = activity
     return fleet
 
 
 def _rounds(
-    assembly: Assembly, fleet: Fleet, log: RoundLog, start: Checkpoint, checkpoint_every: int
+    assembly: Assembly,
+    fleet: Fleet,
+    log: RoundLog,
+    start: Checkpoint,
+    before: Checkpoint | None,
+    checkpoint_every: int,
 ) -> Generator[tuple[ModelState, Progress]]:
-    """The rounds, each evaluated and written, with a checkpoint every `checkpoint_every` rounds."""
+    """The rounds, each evaluated and written, with a checkpoint every `checkpoint_every` rounds.
+
+    `before` is an earlier state than `start`, if there is one: see `federate`.
+    """
     experiment, local_model, test = assembly.experiment, assembly.local_model, assembly.test
     rounds: Iterator[tuple[Round, Calibrated | None]]
     if experiment.calibrate_every is not None:
-        rounds = _calibrated_rounds(assembly, fleet, start, log.claims())
+        rounds = _calibrated_rounds(assembly, fleet, start, before, log.claims())
     else:
-        first, state = start.next_round, start.server_state
-        plain = federate(fleet, start.model, assembly.plan(), start=first, server_state=state)
-        rounds = ((done, None) for done in plain)
+        rounds = ((done, None) for done in _federate_from(start, before, fleet, assembly.plan()))
     unsaved: Checkpoint | None = None
     began = time.perf_counter()
     try:
         for done, calibrated in rounds:
             last = done.index + 1 == experiment.rounds
             due = last or (done.index + 1) % experiment.evaluate_every == 0
-            counts = global_counts(local_model, done.model, test) if due else None
-            line = _round_line(done, counts)
+            measured = global_measures(local_model, done.model, test) if due else {"accuracy": {}}
+            line = round_line(done, measured)
             rejected, model = [*done.rejected], done.model
             if calibrated is not None:
                 rejected, model = [*rejected, *calibrated.rejected], calibrated.model
-                line["calibrated"] = _calibrated_line(calibrated, global_counts(local_model, model, test))
+                line["calibrated"] = calibrated_line(calibrated, global_measures(local_model, model, test))
             now = time.perf_counter()
             log.append_round(line | {"seconds": now - began}, rejected)
             began = now
@@ -248,14 +249,14 @@ def _rounds(
             if last or (done.index + 1) % checkpoint_every == 0:
                 log.save_checkpoint(unsaved)
                 unsaved = None
-            yield model, Progress(done.index, experiment.rounds, done.loss, line["accuracy"].get(GLOBAL_TEST))
+            yield model, Progress(done.index, experiment.rounds, done.loss, measured["accuracy"].get(GLOBAL_TEST))
     finally:
         if unsaved is not None:
             log.save_checkpoint(unsaved)
 
 
 def _calibrated_rounds(
-    assembly: Assembly, fleet: Fleet, start: Checkpoint, claims: dict[int, int]
+    assembly: Assembly, fleet: Fleet, start: Checkpoint, before: Checkpoint | None, claims: dict[int, int]
 ) -> Iterator[tuple[Round, Calibrated | None]]:
     """The rounds, and after every m-th of them a calibration whose head the next round starts from (App. C.2).
 
@@ -266,9 +267,8 @@ def _calibrated_rounds(
     assert every is not None
     plan, current = assembly.plan(), start
     while current.next_round < plan.rounds:
-        first, state = current.next_round, current.server_state
-        for done in federate(fleet, current.model, plan, start=first, server_state=state):
-            current = Checkpoint(done.index + 1, done.model, done.server_state)
+        for done in _federate_from(current, before, fleet, plan):
+            before, current = current, Checkpoint(done.index + 1, done.model, done.server_state)
             claims.update(zip(done.clients, done.examples, strict=True))
             # The last round's calibration is that of the finished run.
             if current.next_round % every or current.next_round == plan.rounds:
@@ -282,25 +282,7 @@ def _calibrated_rounds(
             break
 
 
-def _round_line(done: Round, counts: Counts | None) -> dict[str, Any]:
-    return {
-        "round": done.index,
-        "lr": done.lr,
-        "loss": done.loss,
-        "num_examples": done.num_examples,
-        "clients": list(done.clients),
-        "examples": list(done.examples),
-        "bytes_down": done.traffic.down,
-        "bytes_up": done.traffic.up,
-        **global_measures(counts),
-        **({} if done.consistency is None else {"consistency": done.consistency}),
-    }
-
-
-def _calibrated_line(calibrated: Calibrated, counts: Counts | None) -> dict[str, Any]:
-    return {
-        **global_measures(counts),
-        "summary": calibrated.summary,
-        "bytes_down": calibrated.traffic.down,
-        "bytes_up": calibrated.traffic.up,
-    }
+def _federate_from(start: Checkpoint, before: Checkpoint | None, fleet: Fleet, plan: Plan) -> Iterator[Round]:
+    earlier = None if before is None else (before.model, before.server_state)
+    first, state = start.next_round, start.server_state
+    return federate(fleet, start.model, plan, start=first, server_state=state, before=earlier)

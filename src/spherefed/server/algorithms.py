@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from spherefed.client.corrections import Correction, DynamicRegularizer, ModelContrastive, Scaffold
 from spherefed.errors import ConfigError
 from spherefed.messages import Part
-from spherefed.schema import kind_of
+from spherefed.schema import DEFAULT_IN_DIGESTS, kind_of
 from spherefed.server.aggregation import Weigh
 from spherefed.server.optimizers import ServerAdagrad, ServerAdam, ServerOptimizer, ServerSgd, ServerYogi
 from spherefed.server.robust import Aggregation, Mean
@@ -28,9 +28,9 @@ class Algorithm:
     normalize_steps: bool = False
     """FedNova: divide each client's delta by its effective number of steps."""
     server: ServerOptimizer = field(default_factory=ServerSgd)
-    weigh: Weigh = "examples"
-    """How replies are weighted: by examples, p_k = n_k / Σn, or all clients alike, 1 / |S|. In a file or by --set,
-    `clients` is the default with a correction 'scaffold' or 'feddyn', as published."""
+    weigh: Weigh | None = field(default=None, metadata={DEFAULT_IN_DIGESTS: "examples"})
+    """How replies are weighted: by examples, p_k = n_k / Σn, or all clients alike, 1 / |S|. none: as published,
+    which is `clients` with a correction 'scaffold' or 'feddyn', and `examples` otherwise; the value is stored."""
     share: Part = "all"
     """The part of the model that is averaged; the rest stays with each client (LG-FedAvg: head, FedRep: encoder)."""
     correction: Correction | None = None
@@ -39,6 +39,9 @@ class Algorithm:
     """How updates are aggregated: by their mean, or a rule that bounds what a few hostile clients can do."""
 
     def __post_init__(self) -> None:
+        if self.weigh is None:
+            alike = self.correction is not None and kind_of(self.correction) in WEIGHED_ALIKE
+            object.__setattr__(self, "weigh", "clients" if alike else "examples")
         if not self.prox_mu >= 0:
             raise ConfigError(f"algorithm.prox_mu must not be negative, got {self.prox_mu}")
         if self.share != "all" and self.correction is not None:
@@ -118,12 +121,12 @@ def fedrep() -> Algorithm:
 
 def scaffold(lr: float = 1.0) -> Algorithm:
     """Karimireddy et al. 2020, option II, clients weighted alike as published."""
-    return Algorithm(correction=Scaffold(), weigh="clients", server=ServerSgd(lr=lr))
+    return Algorithm(correction=Scaffold(), server=ServerSgd(lr=lr))
 
 
 def feddyn(alpha: float = 0.01) -> Algorithm:
     """Acar et al. 2021, clients weighted alike as published."""
-    return Algorithm(correction=DynamicRegularizer(), weigh="clients", prox_mu=alpha)
+    return Algorithm(correction=DynamicRegularizer(), prox_mu=alpha)
 
 
 def moon(mu: float = 1.0, temperature: float = 0.5) -> Algorithm:

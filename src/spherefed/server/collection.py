@@ -24,7 +24,7 @@ from spherefed.messages import (
 )
 from spherefed.server.federation import Fleet
 from spherefed.server.reply_checks import ReplyLimits
-from spherefed.server.validation import Rejection, ReplyLog
+from spherefed.server.validation import Rejection, ReplyLog, reply_log
 from spherefed.tensors import Tensors
 
 UNLIMITED = 2**62
@@ -62,8 +62,7 @@ def calibrate(
     rejected, and left out. Clients are asked again for that: the server keeps no client's moments. `keep` is called
     with a client and its moments when they are added; a client in `rejected` was left out afterwards.
     """
-    log = ReplyLog(MeasureReply, Measure(context.round, model), fleet.clients, limits)
-    with log.in_errors():
+    with reply_log(MeasureReply, Measure(context.round, model), fleet.clients, limits) as log:
         solved, total = _solved_without_culprits(calibration, fleet, log, context, quorum, keep)
     calibrated = model.with_head(solved.weight.to(context.head.dtype))
     return Calibrated(calibrated, dict(solved.summary()), tuple(log.rejected), log.traffic, total, tuple(log.accepted))
@@ -202,14 +201,12 @@ def reestimate(
     fleet: Fleet, model: ModelState, round_index: int, *, quorum: float = 0.0, limits: ReplyLimits | None = None
 ) -> Reestimated:
     """Ask every client once for the moments of its BatchNorm inputs, add them up, replace the running statistics."""
-    request = Reestimate(round_index, model)
-    log = ReplyLog(ReestimateReply, request, fleet.clients, limits)
-    total = no_moments(model.buffers)
-    for answer in fleet.ask(fleet.clients, request):
-        reply = log.validate(answer)
-        if reply is not None:
-            total = {name: moment + reply.moments[name] for name, moment in total.items()}
-    with log.in_errors():
+    request, total = Reestimate(round_index, model), no_moments(model.buffers)
+    with reply_log(ReestimateReply, request, fleet.clients, limits) as log:
+        for answer in fleet.ask(fleet.clients, request):
+            reply = log.validate(answer)
+            if reply is not None:
+                total = {name: moment + reply.moments[name] for name, moment in total.items()}
         log.close("re-estimation of running statistics", quorum)
     statistics = pooled_statistics(total, model.buffers)
     return Reestimated(model.with_buffers(statistics), tuple(log.rejected), log.traffic)
@@ -238,17 +235,16 @@ def evaluate_on_clients(
 ) -> LocalCounts:
     """Ask every client how many of its held-out examples the model, or its personalised model, classifies correctly."""
     request = Evaluate(round_index, model, personalize, extra or {})
-    log = ReplyLog(EvaluateReply, request, fleet.clients, limits)
     counts: dict[int, Counts] = {}
-    for answer in fleet.ask(fleet.clients, request):
-        reply = log.validate(answer)
-        if reply is None:
-            continue
-        by_class = reply.classes.get("counts")
-        if by_class is None or by_class.shape[1] == num_classes:
-            counts[reply.client] = Counts(reply.correct, reply.num_examples, by_class)
-        else:
-            log.reject(reply.client, f"counts of {by_class.shape[1]} classes, the model has {num_classes}")
-    with log.in_errors():
+    with reply_log(EvaluateReply, request, fleet.clients, limits) as log:
+        for answer in fleet.ask(fleet.clients, request):
+            reply = log.validate(answer)
+            if reply is None:
+                continue
+            by_class = reply.classes.get("counts")
+            if by_class is None or by_class.shape[1] == num_classes:
+                counts[reply.client] = Counts(reply.correct, reply.num_examples, by_class)
+            else:
+                log.reject(reply.client, f"counts of {by_class.shape[1]} classes, the model has {num_classes}")
         log.close("evaluation at the clients", quorum)
     return LocalCounts(tuple(counts), tuple(counts.values()), tuple(log.rejected), log.traffic)

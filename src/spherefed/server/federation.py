@@ -21,8 +21,12 @@ from spherefed.server.robust import Mean
 from spherefed.server.validation import Rejection, ReplyLog
 from spherefed.tensors import Tensors, add_prefix, non_finite, strip_prefix
 
-MEDIAN_NORM = "replies.median_norm"
-"""The name in the server state of the median ‖Δ_k‖₂ of the last round with examples."""
+MEDIAN_NORM, OUTLIER = "replies.median_norm", "replies.outlier"
+"""Names in the server state: the median ‖Δ_k‖₂ of the last round with examples, and the client that moved the model far
+more than the others, if there is one."""
+
+State = tuple[ModelState, Tensors]
+"""Model and server state between two rounds."""
 
 
 class Fleet(Protocol):
@@ -79,26 +83,35 @@ class Round:
 
 
 def federate(
-    fleet: Fleet, model: ModelState, plan: Plan, *, start: int = 0, server_state: Tensors | None = None
+    fleet: Fleet,
+    model: ModelState,
+    plan: Plan,
+    *,
+    start: int = 0,
+    server_state: Tensors | None = None,
+    before: State | None = None,
 ) -> Iterator[Round]:
     """Rounds `start` to the last, each yielded when it is over.
 
-    Continuing from a yielded round's index + 1, model and server state gives the same rounds to the bit.
+    Continuing from a yielded round's index + 1, model and server state gives the same rounds to the bit. `before` is
+    what that round began with. If one of its replies moved the model so far that most clients diverge from there, its
+    step is undone: the next round begins with `before`, and without that client.
     """
-    server_state = server_state or {}
+    state = (model, server_state or {})
     for t in range(start, plan.rounds):
-        request = train_request(plan, t, model, server_state)
-        cohort = sample(fleet.clients, plan, t)
-        limits = plan.limits.of_training(server_state.get(MEDIAN_NORM), plan.local)
-        log = ReplyLog(TrainReply, request, cohort, limits)
+        log, mean, after = _answered(fleet, plan, t, state)
+        if before is not None and OUTLIER in state[1] and log.most_diverged():
+            client, undone, state = int(state[1][OUTLIER]), log.traffic, before
+            log, mean, after = _answered(fleet, plan, t, state, without=client)
+            log.traffic.add(undone)
         with log.in_errors():
-            mean, model, server_state = _trained(fleet, plan.algorithm, log, model, server_state)
             log.close(f"round {t}", plan.quorum)
+        before, state = state, after
         yield Round(
             index=t,
-            lr=request.lr,
-            model=model,
-            server_state=server_state,
+            lr=plan.learning_rates[t],
+            model=state[0],
+            server_state=state[1],
             num_examples=0 if mean is None else mean.num_examples,
             loss=0.0 if mean is None else mean.loss,
             clients=tuple(log.accepted),
@@ -109,14 +122,27 @@ def federate(
         )
 
 
+def _answered(
+    fleet: Fleet, plan: Plan, t: int, state: State, without: int | None = None
+) -> tuple[ReplyLog[TrainReply], Aggregate | None, State]:
+    """Round t from this state; `without` the client whose reply to the round before is undone."""
+    cohort, limits = sample(fleet.clients, plan, t), plan.limits.of_training(state[1].get(MEDIAN_NORM), plan.local)
+    log = ReplyLog(TrainReply, train_request(plan, t, *state), cohort, limits)
+    if without is not None:
+        log.leave_out(without, f"its reply to round {t - 1} moved the model so far that most clients diverged")
+    with log.in_errors():
+        return log, *_trained(fleet, plan.algorithm, log, state)
+
+
 def _trained(
-    fleet: Fleet, algorithm: Algorithm, log: ReplyLog[TrainReply], model: ModelState, server_state: Tensors
-) -> tuple[Aggregate | None, ModelState, Tensors]:
+    fleet: Fleet, algorithm: Algorithm, log: ReplyLog[TrainReply], state: State
+) -> tuple[Aggregate | None, State]:
     """The mean of the replies, and the model and server state that it leads to.
 
     If they are not finite, the reply with the largest norm is rejected and the round is repeated without it; so it is
     without replies that are far longer than the others.
     """
+    model, server_state = state
     while True:
         aggregator = _aggregator(algorithm, model)
         for answer in fleet.ask(log.asked, log.request):  # the clients train
@@ -128,12 +154,14 @@ def _trained(
             continue
         mean = aggregator.result()
         if mean is None:  # a cohort without a single example changes nothing
-            return None, model, server_state
+            return None, state
         update, stepped = server_step(algorithm, mean, server_state, len(fleet.clients))
         params = {name: p + update[name] for name, p in model.params.items()}
         if (name := non_finite(params) or non_finite(mean.buffers) or non_finite(stepped)) is None:
-            norms = torch.tensor(median(log.norms.values()), dtype=torch.float64)
-            return mean, ModelState(params, mean.buffers, model.head), {**stepped, MEDIAN_NORM: norms}
+            stepped = {**stepped, MEDIAN_NORM: torch.tensor(median(log.norms.values()), dtype=torch.float64)}
+            if (client := log.outlier(algorithm.weigh == "examples")) is not None:
+                stepped[OUTLIER] = torch.tensor(client)
+            return mean, (ModelState(params, mean.buffers, model.head), stepped)
         log.reject_largest(f"{name!r} of the new model is not finite, and this reply has the largest norm")
         log.repeat()
 
@@ -142,6 +170,7 @@ def _aggregator(algorithm: Algorithm, model: ModelState) -> Aggregator | CohortA
     head = model.params.get(LEARNED_HEAD)
     if not isinstance(algorithm.aggregation, Mean):
         return CohortAggregator(algorithm.aggregation, head)
+    assert algorithm.weigh is not None  # it was set when the algorithm was built
     return Aggregator(normalize_steps=algorithm.normalize_steps, weigh=algorithm.weigh, head=head)
 
 
@@ -169,7 +198,9 @@ def server_step(
     Without a correction the state is the optimizer's own; with one, names are prefixed by "optimizer" and "correction".
     """
     if algorithm.correction is None:
-        return algorithm.server.step(mean.delta, {n: t for n, t in server_state.items() if n != MEDIAN_NORM})
+        return algorithm.server.step(
+            mean.delta, {n: t for n, t in server_state.items() if n not in (MEDIAN_NORM, OUTLIER)}
+        )
     update, optimizer_state = algorithm.server.step(mean.delta, strip_prefix("optimizer", server_state))
     update, correction_state = algorithm.correction.server_step(
         update,

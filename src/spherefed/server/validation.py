@@ -23,6 +23,8 @@ MAX_CAUSE = 1000
 """Bytes of a cause that are kept."""
 DIVERGED = ("loss is nan", "loss is inf", "is not finite", "update norm")
 """Parts of the causes that a training with too large a learning rate leads to."""
+OUTLIER_RATIO = 10.0
+"""A client moves the model far more than the others if n_k‖Δ_k‖₂ is beyond this multiple of the median."""
 UNKNOWN_CLIENT = -1
 """Recorded for an answer that does not say whose it is."""
 
@@ -38,15 +40,24 @@ def min_replies(quorum: float, num_asked: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """One line of `rejections.jsonl`. The cause may come from a client, so it is cut to 1 kB of valid text."""
+    """One line of `rejections.jsonl`. The cause may come from a client, so it is cut to 1 kB of printable text."""
 
     round: int
     client: int
     cause: str
 
     def __post_init__(self) -> None:
-        text = str(self.cause)[:MAX_CAUSE].encode("utf-8", "replace")[:MAX_CAUSE].decode("utf-8", "ignore")
-        object.__setattr__(self, "cause", text)
+        object.__setattr__(self, "cause", printable(self.cause))
+
+
+def printable(text: object) -> str:
+    """At most 1 kB of it on one line, without characters that a terminal would obey.
+
+    >>> printable("no data" + chr(10) + chr(27) + "[2J")
+    'no data  [2J'
+    """
+    shown = "".join(each if each.isprintable() else " " for each in str(text)[:MAX_CAUSE])
+    return shown.encode("utf-8", "replace")[:MAX_CAUSE].decode("utf-8", "ignore")
 
 
 class ReplyLog(Generic[R]):
@@ -69,6 +80,8 @@ class ReplyLog(Generic[R]):
         """Norms of delta, buffers and extra of each accepted reply to a training request."""
         self._too_long: set[int] = set()
         """Clients that were rejected in comparison with the round before only."""
+        self._grown: set[int] = set()
+        """Those of them that count again, because they were too many."""
         self.asked = asked
         """Clients to ask now, in this order."""
         self._waiting, self._wrong_round, self._all = set(asked), set[int](), set(asked)
@@ -76,14 +89,30 @@ class ReplyLog(Generic[R]):
 
     def validate(self, answer: object) -> R | None:
         """The reply if it counts; otherwise None, and the cause is recorded."""
-        client = _whole(answer, "client", UNKNOWN_CLIENT)
         try:
             checked = check_reply(answer, self._kind, self.request, self.limits)
         except Exception as error:  # an answer may be any object, and nothing it does may end the run
             checked = Checked(f"cannot be checked: {_described(error)}")
-        cause = checked.fault
+        if checked.fault is not None or (client := cast(R, answer).client) not in self._waiting:
+            self._reject_answer(answer, checked)
+            return None
+        reply = cast(R, answer)
+        self._waiting.discard(client)
+        self.traffic.received(client, reply)
+        self.accepted.append(client)
+        self.examples[client] = reply.num_examples
+        if checked.norms and reply.num_examples:
+            self.norms[client], self._lengths[client] = checked.norms["delta"], checked.norms
+        return reply
+
+    def _reject_answer(self, answer: object, checked: Checked) -> None:
+        """Record why this answer does not count: what the checks found, or that nobody waits for it."""
+        client, cause = _whole(answer, "client", UNKNOWN_CLIENT), checked.fault
         if client not in self._waiting:
             cause = "was not asked" if client not in self._all else "answered twice"
+        elif checked.too_long:
+            self._too_long.add(client)
+        assert cause is not None
         is_reply = type(answer) in get_args(Reply)  # isinstance would ask the object itself
         if is_reply and _whole(answer, "round", self.request.round) != self.request.round:
             self._wrong_round.add(client)  # an answer to another round: the right one may still come
@@ -91,17 +120,7 @@ class ReplyLog(Generic[R]):
             self._waiting.discard(client)
         if is_reply and client != UNKNOWN_CLIENT:
             self.traffic.received(client, cast(Reply, answer))
-        if cause is not None:
-            if checked.too_long and cause is checked.fault:
-                self._too_long.add(client)
-            self.rejected.append(Rejection(self.request.round, client, cause))
-            return None
-        reply = cast(R, answer)
-        self.accepted.append(client)
-        self.examples[client] = reply.num_examples
-        if checked.norms and reply.num_examples:
-            self.norms[client], self._lengths[client] = checked.norms["delta"], checked.norms
-        return reply
+        self.rejected.append(Rejection(self.request.round, client, cause))
 
     def reject(self, client: int, cause: str) -> None:
         """Reject a reply that was accepted before."""
@@ -114,6 +133,23 @@ class ReplyLog(Generic[R]):
         """Reject the accepted reply with the largest norm of all its tensors."""
         self.reject(max(self._lengths, key=lambda client: hypot(*self._lengths[client].values())), cause)
 
+    def outlier(self, weigh_examples: bool) -> int | None:
+        """The client that moves the model most, if that is far more than the median client does."""
+        moved = {c: norm * (self.examples[c] if weigh_examples else 1) for c, norm in self.norms.items()}
+        most = max(moved, key=moved.__getitem__)
+        return most if moved[most] > OUTLIER_RATIO * median(moved.values()) else None
+
+    def most_diverged(self) -> bool:
+        """Whether more than half of all clients sent what a diverging training leads to, or far longer updates."""
+        diverged = {line.client for line in self.rejected if _is_divergence(line)} | self._grown
+        return 2 * len(diverged) > len(self._all)
+
+    def leave_out(self, client: int, cause: str) -> None:
+        """Do not ask this client, and record why; for before the first answer."""
+        self.asked = [each for each in self.asked if each != client]
+        self._waiting.discard(client)
+        self.rejected.append(Rejection(self.request.round, client, cause))
+
     def must_repeat(self) -> bool:
         """Whether the round has to be repeated, without replies that are far longer than the median of this round.
 
@@ -122,6 +158,7 @@ class ReplyLog(Generic[R]):
         """
         if len(self._too_long) > len(self.accepted):
             self.limits = replace(self.limits, max_norm=self.limits.max_absolute_norm)
+            self._grown |= self._too_long
             self.rejected = [line for line in self.rejected if line.client not in self._too_long]
             self.accepted = [client for client in self.asked if client in {*self.accepted, *self._too_long}]
             return True
@@ -144,7 +181,8 @@ class ReplyLog(Generic[R]):
 
     def close(self, what: str, quorum: float = 0.0) -> None:
         """Record missing answers; raise a FederationError if too few replies count."""
-        self._record_missing()
+        if self._waiting:
+            self._record_missing()
         if not self.rejected:
             return
         causes = "; ".join(f"client {line.client}: {line.cause}" for line in self.rejected[:MAX_SHOWN])
@@ -161,7 +199,7 @@ class ReplyLog(Generic[R]):
     def _advice(self) -> str:
         """What to do if every client's training diverged."""
         lr = getattr(self.request, "lr", None)
-        if lr is None or not all(any(sign in line.cause for sign in DIVERGED) for line in self.rejected):
+        if lr is None or not all(map(_is_divergence, self.rejected)):
             return ""
         return f"; the training diverged at every client: lower local.lr, whose value in this round is {lr:g}"
 
@@ -178,6 +216,20 @@ class ReplyLog(Generic[R]):
         missing = sorted(self._waiting - self._wrong_round)
         self.rejected.extend(Rejection(self.request.round, client, "did not answer") for client in missing)
         self._waiting = set()
+
+
+def _is_divergence(line: Rejection) -> bool:
+    return any(sign in line.cause for sign in DIVERGED)
+
+
+@contextmanager
+def reply_log(
+    kind: type[R], request: Request, asked: Sequence[int], limits: ReplyLimits | None = None
+) -> Iterator[ReplyLog[R]]:
+    """A `ReplyLog`; an error that ends the block carries the rejections, so that they can be recorded."""
+    log = ReplyLog(kind, request, asked, limits)
+    with log.in_errors():
+        yield log
 
 
 def _whole(answer: object, name: str, default: int) -> int:

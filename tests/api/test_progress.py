@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from spherefed.api import progress
-from spherefed.api.progress_view import ProgressView
+from spherefed.api.progress import ProgressView
 from spherefed.engines.activity import CALIBRATION, TRAINING, Activity
 from spherefed.recipes.digits import digits
 from spherefed.recipes.one_shot import digits_one_shot
