@@ -62,14 +62,15 @@ class Row:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data-root", required=True)
-    parser.add_argument("--only", default="", help="Only heads whose name contains this text.")
+    parser.add_argument("--only", default="", help="Only the head of this name, or those whose name contains it.")
     parser.add_argument("--clients", type=int, default=100)
     parser.add_argument("--rows", type=Path, default=Path("one-shot-rows.json"), help="Rows that were measured before.")
     parser.add_argument("--write", action="store_true")
     given = parser.parse_args()
     rows = json.loads(given.rows.read_text(encoding="utf-8")) if given.rows.exists() else {}
     for name, settings in HEADS.items():
-        if given.only in name and name not in rows:
+        wanted = name == given.only if given.only in HEADS else given.only in name
+        if wanted and name not in rows:
             clients = f"partition.clients={given.clients}"
             rows[name] = asdict(measure((clients, *settings), given.data_root))
             print(name, rows[name], file=sys.stderr, flush=True)

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from spherefed.acceleration.memory_reuse import give_back_freed_memory
 from spherefed.acceleration.passes import check_bfloat16, check_compiler
 from spherefed.acceleration.stacked_model import suggested_stack
 from spherefed.calibration import Context, FfcGcv
@@ -152,6 +153,8 @@ def build_parts(
         features = feature_dataset(whole, to_plain(experiment.model.encoder), data, root_of(data_root))
         if features is not None:
             classifier.encoder = without_encoder(whole)
+            del whole
+            give_back_freed_memory()  # of the encoder's passes
     local_model = build_local_model(experiment, classifier, frozen_digest=frozen_digest)
     if derived_state is not None:
         local_model.load_derived(derived_state)

@@ -33,6 +33,13 @@ def freed_memory_kept() -> Iterator[None]:
             ctypes.CDLL(None).malloc_trim(0)
 
 
+def give_back_freed_memory() -> None:
+    """Give what is free back to the system now, before something large: the C library keeps blocks up to 32 MiB."""
+    library = ctypes.CDLL(None) if os.name == "posix" else None
+    if library is not None and hasattr(library, "malloc_trim"):
+        library.malloc_trim(0)
+
+
 def _set(*, trim: int, mmap: int) -> bool:
     """Whether there is something to set."""
     library = ctypes.CDLL(None) if os.name == "posix" else None

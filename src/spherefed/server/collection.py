@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from spherefed.acceleration.memory_reuse import give_back_freed_memory
 from spherefed.calibration import Calibration, Context, Solved, SummaryValue
 from spherefed.client.batch_statistics import no_moments, pooled_statistics
 from spherefed.client.evaluation import Counts
@@ -127,7 +128,9 @@ def _collect_moments(
             claims[reply.client] = claimed
             total = merged if claimed <= room else total
             room -= claimed
+            del answer, reply, merged  # moments can be large, and the next client needs memory for its own
         if room >= 0:
+            give_back_freed_memory()  # to the solve
             return total
         for client in _largest(claims, -room):
             cause = f"claims {claims[client]} examples, and all clients together may have {capacity}"
