@@ -5,7 +5,9 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from errno import EINVAL
 from pathlib import Path
+from stat import S_ISREG
 from typing import Any
 
 import torch
@@ -19,6 +21,13 @@ from spherefed.tensors import Tensors
 
 MAX_DIGITS = 40
 """Of whole numbers in JSON, with a sign: seeds have up to 128 bits, and much larger numbers overflow elsewhere."""
+
+
+def read_file(path: Path) -> bytes:
+    """The content of a regular file. A device or a pipe in its place is an OSError: it may have no end."""
+    if not S_ISREG(path.stat().st_mode):
+        raise OSError(EINVAL, "it is not a regular file", str(path))
+    return path.read_bytes()
 
 
 def parse_json(text: str | bytes) -> Any:
@@ -107,6 +116,6 @@ def write_tensors(path: Path, tensors: Tensors, metadata: dict[str, str]) -> Non
 def read_tensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
     """The tensors and the metadata of a safetensors file."""
     try:
-        return tensors_from_bytes(path.read_bytes())
+        return tensors_from_bytes(read_file(path))
     except (OSError, ValueError) as error:
         raise RunError(f"{path} cannot be read: {error}") from error

@@ -5,6 +5,7 @@ Sizes, digests, weighted sums and checks, and the context in which reproducible 
 
 import functools
 import hashlib
+from collections import OrderedDict
 from collections.abc import Mapping
 from math import hypot, isfinite
 from typing import cast
@@ -145,10 +146,11 @@ def not_plain(tensors: object) -> str | None:
     >>> not_plain({"a": torch.zeros(2, device="meta")})
     "'a' is not a dense tensor with values"
     """
-    if not isinstance(tensors, (dict, Mapping)):  # dict first: the check against the ABC is slow
+    # Exact types: what a subclass says when it is asked again is not known.
+    if type(tensors) not in (dict, OrderedDict):
         return f"named tensors are expected, got a {type(tensors).__name__}"
-    for name, tensor in tensors.items():
-        if type(name) is not str or not isinstance(tensor, Tensor):
+    for name, tensor in cast(dict[object, object], tensors).items():
+        if type(name) is not str or type(tensor) is not Tensor:
             return f"named tensors are expected, got {name!r} with a {type(tensor).__name__}"
         if (
             tensor.layout is not torch.strided

@@ -79,11 +79,12 @@ def test_only_sites_have_access_from_outside_and_training_continues(tmp_path: Pa
         assert tried >= 2 * 40
         assert set(foreign.values()) == {"rejected"}, foreign
         assert _listening(real) == {(OUTSIDE, real.port), read_connection(real.path / "server")}
-        assert rounds() == [[0, 1]] * len(rounds())
+        done = rounds()  # once: training goes on meanwhile
+        assert done == [[0, 1]] * len(done)
         assert stat.S_IMODE((real.path / "server").stat().st_mode) == 0o700
         assert {stat.S_IMODE(file.stat().st_mode) for file in (real.path / "server").glob("state.db*")} == {0o600}
         operator.send_signal(signal.SIGINT)
-        said = operator.communicate(timeout=60)[0]
+        said = operator.communicate(timeout=240)[0]
         assert "the run is stopped" in said
         assert re.search(
             r"\d+/100 rounds, \d:\d\d:\d\d, \d:\d\d:\d\d left; .*: round \d+/100: [012]/2 clients, loss", said
@@ -92,7 +93,7 @@ def test_only_sites_have_access_from_outside_and_training_continues(tmp_path: Pa
         # The same command works on the server's own machine, so the front rejected valid commands.
         assert not (tmp_path / "marker").exists()
         assert _flwr(real.path / "server" / "flower", tmp_path, "run", str(tmp_path / "app"))[0] == 0
-        until((tmp_path / "marker").exists, "the operator's run", 60)
+        until((tmp_path / "marker").exists, "the operator's run")
 
 
 def _watch(out: Path, page: Path) -> None:
@@ -139,7 +140,7 @@ def _flwr(home: Path, tmp_path: Path, *words: str) -> tuple[int, str]:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
     return done.returncode, done.stdout + done.stderr

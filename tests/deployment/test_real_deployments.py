@@ -104,13 +104,13 @@ def test_a_killed_server_app_and_a_killed_superlink_cost_at_most_a_round(method:
         assert server_app
         for pid in server_app:
             os.kill(pid, signal.SIGKILL)
-        said, _ = first.communicate(timeout=120)
+        said, _ = first.communicate(timeout=240)
         assert first.returncode == 1, said
         assert "--resume" in said
         second = real.run(file, out, "--resume")
         until(lambda: rounds_done(4), "two more rounds", 240)
         real.kill("server")
-        said, _ = second.communicate(timeout=120)
+        said, _ = second.communicate(timeout=240)
         assert second.returncode == 1, said
         real.start("server")
         until(lambda: real.said("server").count("\nready") == 2, "the server again")

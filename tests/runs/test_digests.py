@@ -1,6 +1,7 @@
 """Tampering: a change of any file of a run is detected when it is resumed, loaded, evaluated or checked."""
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -296,3 +297,28 @@ def test_rounds_are_hashed_as_they_are_written_and_not_read_again(
 
 def test_reading_the_stored_experiment_gives_the_experiment_of_the_run(folder: Path) -> None:
     assert read_experiment(folder / "stopped") == fedrep(folder)
+
+
+@pytest.mark.parametrize("name", ["checkpoint", "rounds.jsonl", "partition.safetensors", DIGESTS, "environment.json"])
+@pytest.mark.parametrize("kind", ["a device", "a pipe"])
+def test_a_file_without_an_end_in_place_of_one_of_the_run_is_refused(
+    kind: str, name: str, folder: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(folder / "stopped", tmp_path / "run")
+    for path in [tmp_path / "run" / each for each in (CHECKPOINTS if name == "checkpoint" else [name])]:
+        path.unlink()
+        path.symlink_to("/dev/zero") if kind == "a device" else os.mkfifo(path)
+    with pytest.raises(RunError, match="not a regular file"):
+        check_run(tmp_path / "run")
+    with pytest.raises(RunError, match="not a regular file"):
+        run_to_end(fedrep(folder), tmp_path / "run", resume=True)
+
+
+def test_a_run_without_its_digests_and_its_environment_is_refused(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder / "finished", tmp_path / "run")
+    for name in (DIGESTS, "environment.json"):
+        (tmp_path / "run" / name).unlink()
+    edit_tensors(tmp_path / "run" / "model.safetensors")
+    for use in (load, check_run):
+        with pytest.raises(RunError, match=r"environment\.json cannot be read"):
+            use(tmp_path / "run")

@@ -1,7 +1,7 @@
 """Malformed replies of every kind, directly and through the codec: they are recorded, and the others' result stays."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -43,6 +43,33 @@ TENSORS: dict[str, Callable[[torch.Tensor], Any]] = {
     "a nested tensor": lambda t: torch.nested.nested_tensor([torch.zeros(2), torch.zeros(3)]),
     "quantized": lambda t: torch.quantize_per_tensor(torch.zeros(t.shape), 0.1, 0, torch.qint8),
 }
+
+
+class Changing(torch.Tensor):
+    """A tensor that counts as finite until it is added up."""
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, given: Any = (), named: Any = None) -> Any:
+        if function.__name__ in ("_foreach_norm", "sum"):
+            return super().__torch_function__(function, types, given, named or {})
+        raise RuntimeError(f"no {function.__name__} of this tensor")
+
+
+@dataclass(frozen=True, slots=True)
+class Impostor:
+    """Says that it is whatever is expected."""
+
+    reply: Any
+
+    @property
+    def __class__(self) -> Any:
+        return type(self.reply)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.reply, name)
+
+
+TENSORS["a subclass"] = lambda t: t.as_subclass(Changing)
 
 CONTAINERS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "no container": lambda m: None,
@@ -118,6 +145,7 @@ def numbers(field: str, allowed: Sequence[str] = ()) -> dict[str, Callable[[Any]
 
 COMMON: dict[str, Callable[[Any], Any]] = {
     **{f"instead of a reply: {name}": (lambda reply, given=given: given) for name, given in OBJECTS.items()},
+    "instead of a reply: an impostor": Impostor,
     **numbers("num_examples"),
     **numbers("round"),
 }

@@ -48,7 +48,7 @@ def end_all(path: Path) -> None:
     for pid in processes_of(path):
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    until(lambda: not processes_of(path), "processes to end", 20)
+    until(lambda: not processes_of(path), "processes to end", 60)
 
 
 class Deployment:
@@ -116,7 +116,7 @@ def deployment(path: Path, num_sites: int = 4, address: str = "127.0.0.1") -> It
         for process in made.started.values():
             process.terminate()
         for name, process in made.started.items():
-            assert process.wait(timeout=40) == 0, f"{name} did not end well: {made.said(name)[-2000:]}"
+            assert process.wait(timeout=120) == 0, f"{name} did not end well: {made.said(name)[-2000:]}"
         assert not processes_of(path)
     finally:
         end_all(path)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from spherefed.errors import RunError
-from spherefed.files import parse_json, write_bytes
+from spherefed.files import parse_json, read_file, write_bytes
 
 DIGESTS = "digests.json"
 CLIENT_STATES = "client_states"
@@ -66,7 +66,7 @@ def stored_digests(folder: Path) -> dict[str, list[str]]:
         _check_old(folder)
         return {}
     try:
-        found = parse_json(path.read_text(encoding="utf-8"))
+        found = parse_json(read_file(path))
     except (OSError, ValueError) as error:
         raise RunError(f"{path} cannot be read: {error}") from error
     known = {*BEGUN, *FINISHED, CLIENT_STATES}
@@ -83,7 +83,7 @@ def check_files(folder: Path, names: Collection[str] = (*BEGUN, *FINISHED)) -> i
     wanted = [name for name in names if name in stored]
     for name in wanted:
         try:
-            found = sha256((folder / name).read_bytes())
+            found = sha256(read_file(folder / name))
         except OSError as error:
             raise RunError(f"{folder / name} cannot be read: {error.strerror}; {DIGESTS} lists it") from error
         if found not in stored[name]:
@@ -96,7 +96,7 @@ def check_files(folder: Path, names: Collection[str] = (*BEGUN, *FINISHED)) -> i
 
 def digests_of_files(folder: Path, names: Iterable[str]) -> dict[str, str]:
     """Digests of those of these files that exist."""
-    return {name: sha256((folder / name).read_bytes()) for name in names if (folder / name).exists()}
+    return {name: sha256(read_file(folder / name)) for name in names if (folder / name).exists()}
 
 
 def _write_digests(folder: Path, digests: Mapping[str, Any]) -> None:
@@ -108,10 +108,13 @@ def _are_digests(value: object) -> bool:
 
 
 def _check_old(folder: Path) -> None:
-    """Runs with digests say so in environment.json."""
+    """Runs with digests say so in environment.json, which every run has."""
+    path = folder / "environment.json"
+    if not (folder / "experiment.json").exists():
+        return  # not a run: reported where it is read
     try:
-        environment = parse_json((folder / "environment.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return  # damaged or missing: reported where it is read
+        environment = parse_json(read_file(path))
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path} cannot be read, and {folder / DIGESTS} is missing: {error}") from error
     if isinstance(environment, dict) and environment.get("digests"):
         raise RunError(f"{folder / DIGESTS} is missing, so changes of the run cannot be detected; restore the file")

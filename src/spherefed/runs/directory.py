@@ -38,7 +38,7 @@ from spherefed.components import changed_components
 from spherefed.data.partition import Partition
 from spherefed.errors import RunError
 from spherefed.experiment import Experiment, read_experiment
-from spherefed.files import parse_json, read_tensors, tensors_to_bytes, write_bytes
+from spherefed.files import parse_json, read_file, read_tensors, tensors_to_bytes, write_bytes
 from spherefed.messages import ModelState
 from spherefed.runs.digests import (
     BEGUN,
@@ -274,7 +274,7 @@ def _rounds(result: Mapping[str, Any]) -> int:
 
 def read_json(path: Path) -> Any:
     try:
-        return parse_json(path.read_text(encoding="utf-8"))
+        return parse_json(read_file(path))
     except (OSError, ValueError) as error:  # ValueError: neither text nor JSON
         raise RunError(f"{path} cannot be read: {error}") from error
 

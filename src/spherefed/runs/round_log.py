@@ -20,7 +20,7 @@ import torch
 
 from spherefed.client.client_state import StateDirectory
 from spherefed.errors import RunError, SpherefedError
-from spherefed.files import overwrite, parse_json, read_tensors, tensors_to_bytes, write_bytes
+from spherefed.files import overwrite, parse_json, read_file, read_tensors, tensors_to_bytes, write_bytes
 from spherefed.messages import ModelState
 from spherefed.runs.digests import CLIENT_STATES, sha256
 from spherefed.server.collection import Calibrated
@@ -186,7 +186,7 @@ class RoundLog:
     def _append(self, name: str, lines: Iterable[Mapping[str, Any]]) -> None:
         path = self._folder / name
         if name not in self._digests:
-            self._digests[name] = GrowingDigest(path.read_bytes() if path.exists() else b"")
+            self._digests[name] = GrowingDigest(read_file(path) if path.exists() else b"")
         if content := b"".join(_line(line) for line in lines):
             with open(path, "ab", buffering=0) as file:  # noqa: PTH123 - three times as fast as Path.open
                 if file.write(content) < len(content):
@@ -248,7 +248,7 @@ def _parsed_lines(path: Path) -> list[tuple[bytes, dict[str, Any]]]:
     if not path.exists():
         return []
     try:
-        parsed = [(line, parse_json(line)) for line in path.read_bytes().split(b"\n")[:-1]]
+        parsed = [(line, parse_json(line)) for line in read_file(path).split(b"\n")[:-1]]
     except (OSError, ValueError) as error:
         raise RunError(f"{path} is damaged: {error}") from error
     for number, (_, line) in enumerate(parsed, start=1):

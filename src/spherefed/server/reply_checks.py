@@ -100,7 +100,7 @@ class Checked:
 def check_reply(answer: object, kind: type[Reply], request: Request, limits: ReplyLimits) -> Checked:
     """Check an answer to this request, which should be a reply of this kind. It may be any object, and may raise."""
     if type(answer) is not kind:  # a subclass could answer every question about itself differently
-        if isinstance(answer, Failure):
+        if type(answer) is Failure:
             return Checked(str(answer.cause) or "failed")
         return Checked(f"answered with a {type(answer).__name__}, expected a {kind.__name__}")
     if fault := _claim_fault(answer, request, limits):
