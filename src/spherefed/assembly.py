@@ -23,9 +23,9 @@ from spherefed.messages import ModelState
 from spherefed.nn.cached_encoder import feature_dataset, without_encoder
 from spherefed.nn.classifier import Classifier
 from spherefed.nn.encoders import InMemoryEncoder, has_batch_norm
-from spherefed.nn.frozen import Frozen, frozen_tensors
+from spherefed.nn.frozen import Frozen
 from spherefed.nn.heads import RidgeStart
-from spherefed.nn.layers import prefers_channels_last
+from spherefed.nn.layers import frozen_tensors, prefers_channels_last
 from spherefed.rng import Purpose, stream, torch_stream
 from spherefed.schema import kind_of, to_plain
 from spherefed.server.federation import Plan

@@ -14,9 +14,7 @@ from spherefed.acceleration.stacked_model import StackedModel
 from spherefed.errors import ModelError
 from spherefed.messages import LEARNED_HEAD, ModelState, Part, part_of
 from spherefed.nn.classifier import Classifier
-from spherefed.nn.encoders.norm import batch_norm_layers
-from spherefed.nn.frozen import frozen_tensors, trainable_modules
-from spherefed.nn.layers import uses_randomness
+from spherefed.nn.layers import batch_norm_layers, frozen_tensors, trainable_modules, uses_randomness
 from spherefed.tensors import Tensors, digest, mismatch
 
 

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from spherefed.errors import ModelError
 from spherefed.nn.heads import ClassifierHead, Orthonormal
-from spherefed.nn.modes import eval_mode
+from spherefed.nn.layers import eval_mode
 
 if TYPE_CHECKING:
     from spherefed.calibration.ffc import Statistics

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from spherefed.calibration.packing import diagonal_positions, packed_size, unpack_triangle, upper_mask
+from spherefed.calibration.statistics import diagonal_positions, packed_size, unpack_triangle, upper_mask
 
 CPU = torch.device("cpu")
 
