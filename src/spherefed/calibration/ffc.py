@@ -22,8 +22,8 @@ from spherefed.calibration.statistics import (
     FEATURE_BITS,
     MAX_EXAMPLES,
     Statistics,
-    check_count,
     packed_size,
+    too_many,
     upper_mask,
 )
 from spherefed.errors import CalibrationError, ConfigError
@@ -93,7 +93,8 @@ class Accumulator:
         rows, kept = truncated_unit_rows(features)
         self._num_zero += len(features) - len(rows)
         self._num_examples += len(rows)
-        check_count(self._num_examples)
+        if self._num_examples >= MAX_EXAMPLES:
+            raise too_many(self._num_examples)
         labels = labels.to(torch.int64)
         self._cross_Cl.index_add_(0, labels if len(rows) == len(labels) else labels[kept], rows)
         for block in torch.split(rows, EXACT_ROWS - BLOCK_ROWS):

@@ -101,7 +101,8 @@ class Statistics:
             raise CalibrationError(
                 f"cannot subtract {other.num_examples} examples from {self.num_examples}: they were never added"
             )
-        check_count(num_examples)
+        if num_examples >= MAX_EXAMPLES:
+            raise too_many(num_examples)
         return Statistics(
             num_examples,
             num_zero,
@@ -132,7 +133,8 @@ class Statistics:
             raise CalibrationError(
                 f"counts of FFC statistics must not be negative, got {total.num_examples} and {total.num_zero}"
             )
-        check_count(total.num_examples)
+        if total.num_examples >= MAX_EXAMPLES:
+            raise too_many(total.num_examples)
         total._check_sizes()
         total._check_trace()
         return total
@@ -161,12 +163,11 @@ class Statistics:
             raise CalibrationError(f"trace(V) = {trace:.6g} cannot come from {self.num_examples} unit vectors")
 
 
-def check_count(num_examples: int) -> None:
-    """Refuse sums over more examples than int64 can hold."""
-    if num_examples >= MAX_EXAMPLES:
-        raise CalibrationError(
-            f"{num_examples} examples would overflow the exact statistics; fewer than {MAX_EXAMPLES} are allowed"
-        )
+def too_many(num_examples: int) -> CalibrationError:
+    """The error for sums over more examples than int64 can hold."""
+    return CalibrationError(
+        f"{num_examples} examples would overflow the exact statistics; fewer than {MAX_EXAMPLES} are allowed"
+    )
 
 
 def packed_size(dim: int) -> int:

@@ -50,6 +50,8 @@ class LocalModel:
             for n, b in classifier.named_buffers()
             if b.is_floating_point() and n != LEARNED_HEAD and n not in self.frozen
         }
+        self.uses_randomness = uses_randomness(classifier)
+        """Whether a layer may draw random numbers in training."""
         trainable = trainable_modules(classifier)
         layers = [name for name in batch_norm_layers(classifier) if name in trainable]
         local = {f"{layer}.{name}" for layer in layers for name in ("running_mean", "running_var") if local_statistics}
@@ -63,8 +65,6 @@ class LocalModel:
         self.device, self.dtype = classifier.head.weight.device, classifier.head.weight.dtype
         self.smallest_batch = 2 if layers else 1
         """Smallest batch to train on: BatchNorm cannot normalise one example."""
-        self.uses_randomness = uses_randomness(classifier)
-        """Whether a layer may draw random numbers in training."""
         self.gradients = model_gradients(classifier, self.params, compile_for=compile_for, precision=precision)
         self.stacked = StackedModel(classifier, stack) if stack else None
         self._layers = tuple(trainable.values())
