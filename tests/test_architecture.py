@@ -160,7 +160,7 @@ TESTED_TOGETHER = {
     "runs/test_head.py": ["cli/head", "runs/head_changes"],
     "runs/test_digests.py": ["cli/runs", "runs/checking"],
     "test_fuzzing.py": ["nn/size"],
-    "engines/test_local.py": ["engines/deadlines"],
+    "engines/test_workers.py": ["engines/deadlines", "engines/local"],
     "costs/test_costs.py": ["costs/flops", "costs/setting", "costs/traffic"],
     # A figure of the paper is computed by several models, each checked through it.
     "costs/test_figure5.py": [

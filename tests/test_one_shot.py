@@ -25,12 +25,13 @@ from spherefed.experiment import (
     experiment_from_mapping,
     experiment_to_json,
 )
+from spherefed.files import json_bytes
 from spherefed.nn.encoders import CallableEncoder, Encoder, Flatten, SmallNet
 from spherefed.nn.feature_maps import FeatureMap, RandomFourier, RandomRelu
 from spherefed.nn.frozen import BATCH_ROWS, Frozen
 from spherefed.nn.heads import Orthonormal
 from spherefed.runs.digests import write_files
-from spherefed.runs.directory import json_bytes, read_json
+from spherefed.runs.directory import read_json
 from spherefed.runs.runner import Engine, run_to_end
 from spherefed.server.algorithms import fedrep, lg_fedavg
 

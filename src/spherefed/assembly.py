@@ -14,19 +14,19 @@ from spherefed.client.handle import ClientConfig, Clients
 from spherefed.client.local_model import LocalModel
 from spherefed.data import sources
 from spherefed.data.columns import ByColumn
+from spherefed.data.dataset import Dataset, pooled, subset
 from spherefed.data.examples import Examples
 from spherefed.data.locations import data_root as root_of
 from spherefed.data.partition import Partition, hold_out, partition, partition_of
-from spherefed.data.sources import Dataset
 from spherefed.errors import ConfigError, ModelError
 from spherefed.experiment import SITES, Experiment
 from spherefed.messages import ModelState
 from spherefed.nn.cached_encoder import feature_dataset, without_encoder
-from spherefed.nn.classifier import Classifier
+from spherefed.nn.classifier import Classifier, on_device
 from spherefed.nn.encoders import InMemoryEncoder, has_batch_norm
-from spherefed.nn.frozen import Frozen, frozen_tensors
+from spherefed.nn.frozen import Frozen
 from spherefed.nn.heads import RidgeStart
-from spherefed.nn.layers import prefers_channels_last
+from spherefed.nn.layers import frozen_tensors, prefers_channels_last
 from spherefed.rng import Purpose, stream, torch_stream
 from spherefed.schema import kind_of, to_plain
 from spherefed.server.federation import Plan
@@ -214,9 +214,10 @@ def build_classifier(
             with torch.no_grad():
                 features = built.eval()(torch.zeros(1, *input_shape, dtype=getattr(torch, dtype)))
         except (RuntimeError, TypeError, ValueError, IndexError) as error:
+            cause, *_ = str(error).splitlines() or [type(error).__name__]
             raise ModelError(
                 f"encoder {kind_of(model.encoder)!r} cannot read inputs of {input_shape}, {dtype}: "
-                f"{_first_line(error)}; it must accept a batch of them and return one row of features for each"
+                f"{cause}; it must accept a batch of them and return one row of features for each"
             ) from error
     if not isinstance(features, torch.Tensor) or features.ndim != 2:
         shape = tuple(features.shape) if isinstance(features, torch.Tensor) else f"a {type(features).__name__}"
@@ -231,13 +232,15 @@ def build_classifier(
     return classifier if device == "cpu" else on_device(classifier, device)
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0] if str(error) else type(error).__name__
-
-
 def _build_encoder(experiment: Experiment, input_shape: tuple[int, ...], given: nn.Module | None) -> nn.Module:
-    """The encoder that the experiment names, frozen and with its feature map and its adapter if it says so."""
-    model, encoder = experiment.model, _new_encoder(experiment, input_shape, given)
+    """The experiment's encoder or a copy of the given one, frozen and with feature map and adapter if it says so."""
+    model, wanted = experiment.model, experiment.model.encoder
+    if given is None:
+        encoder = wanted.build(input_shape)
+    elif isinstance(wanted, InMemoryEncoder):
+        encoder = wanted.copy(given)
+    else:
+        raise ConfigError(f"encoder= was given, but the experiment names the encoder {kind_of(wanted)!r}")
     if not model.frozen:
         return encoder
     frozen = Frozen(encoder)
@@ -251,26 +254,6 @@ def _build_encoder(experiment: Experiment, input_shape: tuple[int, ...], given: 
     if model.adapter is not None:
         parts.append(model.adapter.build((dim,)))
     return parts
-
-
-def _new_encoder(experiment: Experiment, input_shape: tuple[int, ...], given: nn.Module | None) -> nn.Module:
-    """The encoder that the experiment names, or a copy of the one that it was given."""
-    encoder = experiment.model.encoder
-    if given is None:
-        return encoder.build(input_shape)
-    if not isinstance(encoder, InMemoryEncoder):
-        raise ConfigError(f"encoder= was given, but the experiment names the encoder {kind_of(encoder)!r}")
-    return encoder.copy(given)
-
-
-def on_device(classifier: Classifier, device: str) -> Classifier:
-    """The classifier moved to a torch device by name."""
-    try:
-        return classifier.to(device)
-    except (RuntimeError, AssertionError) as error:
-        raise ConfigError(
-            f"device {device!r} cannot be used: {str(error).splitlines()[0]}; try --device cpu"
-        ) from error
 
 
 def split_data(experiment: Experiment, data: Dataset) -> Partition:
@@ -290,9 +273,11 @@ def load_data(experiment: Experiment, data_root: str | None, given: Dataset | No
         raise ConfigError(f"data.name = {SITES!r}: only the sites have these data; use `spherefed deploy run`")
     if given is not None and given.name != wanted.name:
         raise ConfigError(f"the experiment is about the data {wanted.name!r}, but {given.name!r} were passed")
-    data = experiment.shared_format.apply_to(given or load_named(experiment, wanted.name, data_root))
+    data, encoder = given or load_named(experiment, wanted.name, data_root), experiment.model.encoder
+    if wanted.classes or wanted.mean or hasattr(encoder, "mean") or hasattr(encoder, "std"):
+        data = experiment.shared_format.apply_to(data)
     if wanted.examples is not None:
-        data = _subset(data, wanted.examples, pooled=wanted.pooled)
+        data = subset(data, wanted.examples, pooled=wanted.pooled)
     if wanted.pooled:
         return pooled(data)
     if wanted.validation:
@@ -306,21 +291,6 @@ def load_data(experiment: Experiment, data_root: str | None, given: Dataset | No
     return data
 
 
-def _subset(data: Dataset, size: int, *, pooled: bool) -> Dataset:
-    """So many of the training examples; if test examples are pooled with them, so many of both together."""
-    num_train = len(data.train)
-    available = num_train + (len(data.test) if pooled else 0)
-    if size > available:
-        raise ConfigError(
-            f"data.examples is {size}, {data.name} has {available} for training; lower it or leave it out"
-        )
-    chosen = np.sort(stream(0, Purpose.SUBSET).permutation(available)[:size])
-    train = data.train.take(chosen[chosen < num_train])
-    return replace(
-        data, train=train, test=data.test.take(chosen[chosen >= num_train] - num_train) if pooled else data.test
-    )
-
-
 def load_named(experiment: Experiment, name: str, data_root: str | None) -> Dataset:
     """A data set by name, read as the experiment says."""
     partition = experiment.partition
@@ -331,14 +301,3 @@ def load_named(experiment: Experiment, name: str, data_root: str | None) -> Data
         label_column=experiment.data.label_column,
         client_column=partition.column if isinstance(partition, ByColumn) else None,
     )
-
-
-def pooled(data: Dataset) -> Dataset:
-    """Training and test examples as one set for the clients (App. B); the server has no test set then."""
-    parts = (data.train, data.test)
-    train = Examples(
-        torch.cat([part.inputs if part.indices is None else part.inputs[part.indices] for part in parts]),
-        torch.cat([part.all_labels() for part in parts]),
-        data.train.prepare,
-    )
-    return replace(data, train=train, test=train.take(torch.zeros(0, dtype=torch.int64)), columns={})

@@ -156,3 +156,32 @@ def _version(module: str) -> str | None:
 
 def _short(digest: str | None) -> str:
     return "none" if digest is None else f"{digest[:12]}…"
+
+
+def expected_component(contract: Any, adapter: Any) -> str:
+    """In words: what a component of this contract has to be."""
+    parts = []
+    for name in required_members(contract):
+        member = inspect.getattr_static(contract, name)
+        if inspect.isfunction(member):
+            parts.append(f"{name}({', '.join([*inspect.signature(member).parameters][1:])})")
+        else:
+            parts.append(name)
+    text = f"a frozen dataclass with {', '.join(parts)}"
+    return text if adapter is None else f"{text}, or {adapter.expected}"
+
+
+def required_members(contract: Any) -> list[str]:
+    """The methods and properties of a Protocol."""
+    members = vars(contract).items()
+    return [
+        name
+        for name, member in members
+        if (name == "__call__" or not name.startswith("_")) and (inspect.isfunction(member) or type(member) is property)
+    ]
+
+
+def has_member(found: Any, name: str) -> bool:
+    """Whether instances of a class have this method, property or field; every class itself can be called."""
+    own = found.__mro__ if isinstance(found, type) else ()
+    return any(name in vars(each) or name in vars(each).get("__annotations__", ()) for each in own)

@@ -44,6 +44,11 @@ def _bounded_int(digits: str) -> int:
     return int(digits)
 
 
+def json_bytes(value: Any) -> bytes:
+    """JSON that people can read, with a line for each value."""
+    return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()
+
+
 @contextmanager
 def private_files() -> Iterator[None]:
     """Within it, this process and those that it starts create files and folders that only their owner can read."""

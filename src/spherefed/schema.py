@@ -12,7 +12,6 @@ callable is accepted as well, and the other fields of the table are its keyword 
 
 import difflib
 import functools
-import inspect
 import sys
 import types
 import typing
@@ -20,7 +19,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from spherefed.components import component_name, find_component, is_component_name
+from spherefed.components import (
+    component_name,
+    expected_component,
+    find_component,
+    has_member,
+    is_component_name,
+    required_members,
+)
 from spherefed.errors import ConfigError
 
 Option = bool | int | float | str | None | tuple[Any, ...]
@@ -253,9 +259,9 @@ def _union_from(members: tuple[Any, ...], plain: Any, path: str) -> Any:
 def _own_from(contract: Any, adapter: Any, table: Mapping[str, Any], path: str) -> Any:
     """A user's own component: an instance of their dataclass, or an adapter around their callable."""
     kind, given = table["kind"], {name: value for name, value in table.items() if name != "kind"}
-    expected = _expected(contract, adapter)
+    expected = expected_component(contract, adapter)
     found = find_component(kind, f"{path}.kind", expected)
-    missing = [name for name in _required(contract) if not _has(found, name)]
+    missing = [name for name in required_members(contract) if not has_member(found, name)]
     if isinstance(found, type) and is_dataclass(found) and not missing:
         if not found.__dataclass_params__.frozen:  # type: ignore[attr-defined]
             raise ConfigError(f"{path}.kind {kind!r} must be frozen: write @dataclass(frozen=True) above it")
@@ -266,35 +272,6 @@ def _own_from(contract: Any, adapter: Any, table: Mapping[str, Any], path: str) 
     if isinstance(found, type) and is_dataclass(found):
         what = f"a dataclass without {', '.join(missing)}"
     raise ConfigError(f"{path}.kind {kind!r} is {what}; expected {expected}")
-
-
-def _expected(contract: Any, adapter: Any) -> str:
-    """In words: what a component of this contract has to be."""
-    parts = []
-    for name in _required(contract):
-        member = inspect.getattr_static(contract, name)
-        if inspect.isfunction(member):
-            parts.append(f"{name}({', '.join([*inspect.signature(member).parameters][1:])})")
-        else:
-            parts.append(name)
-    text = f"a frozen dataclass with {', '.join(parts)}"
-    return text if adapter is None else f"{text}, or {adapter.expected}"
-
-
-def _required(contract: Any) -> list[str]:
-    """The methods and properties of a Protocol."""
-    members = vars(contract).items()
-    return [
-        name
-        for name, member in members
-        if (name == "__call__" or not name.startswith("_")) and (inspect.isfunction(member) or type(member) is property)
-    ]
-
-
-def _has(found: Any, name: str) -> bool:
-    """Whether instances of a class have this method, property or field; every class itself can be called."""
-    own = found.__mro__ if isinstance(found, type) else ()
-    return any(name in vars(each) or name in vars(each).get("__annotations__", ()) for each in own)
 
 
 def _option(value: Any, path: str) -> Option:

@@ -10,7 +10,8 @@ from torch._dynamo.utils import counters
 from spherefed.acceleration import passes
 from spherefed.assembly import Assembly, assemble
 from spherefed.client.training import LocalTraining
-from spherefed.engines.local import InProcess, Parallel
+from spherefed.engines.local import InProcess
+from spherefed.engines.workers import Parallel
 from spherefed.errors import ConfigError
 from spherefed.experiment import Data, Experiment, Model
 from spherefed.messages import Measure, MeasureReply, ModelState

@@ -17,10 +17,10 @@ from spherefed.calibration.ffc import (
     Accumulator,
     Ffc,
     Statistics,
-    solve,
     statistics,
     truncated_unit_rows,
 )
+from spherefed.calibration.solution import solve
 from spherefed.errors import CalibrationError, ConfigError, SpherefedError
 from spherefed.nn.classifier import Classifier, hyperspherical
 from spherefed.nn.heads import FixedRandom

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from spherefed.calibration import Ccvr, Context, Ffc, FfcGcv
 from spherefed.calibration.ccvr import moments
 from spherefed.calibration.ffc import FEATURE_BITS, Accumulator, Statistics, statistics
-from spherefed.calibration.packing import diagonal_positions
+from spherefed.calibration.statistics import diagonal_positions
 from spherefed.errors import CalibrationError
 from spherefed.nn.classifier import hyperspherical
 

@@ -17,7 +17,8 @@ from spherefed.client.client_state import InMemoryStates, StateDirectory
 from spherefed.client.personalization import FineTune
 from spherefed.client.training import LocalTraining
 from spherefed.data.partition import Dirichlet, Iid
-from spherefed.engines.local import InProcess, Parallel
+from spherefed.engines.local import InProcess
+from spherefed.engines.workers import Parallel
 from spherefed.errors import RunError
 from spherefed.experiment import Data, Experiment, Model, experiment_from_mapping
 from spherefed.files import read_tensors

@@ -12,10 +12,11 @@ from spherefed.assembly import Assembly
 from spherefed.calibration import Ffc
 from spherefed.calibration.ffc import statistics
 from spherefed.client.client_state import InMemoryStates
-from spherefed.client.handle import Client, answer_group, handle, in_groups
+from spherefed.client.handle import Client, answer_group, handle
 from spherefed.client.personalization import FineTune
 from spherefed.client.training import LocalTraining
 from spherefed.data.partition import Iid
+from spherefed.engines.local import in_groups
 from spherefed.errors import ClientError
 from spherefed.experiment import Data, Model
 from spherefed.losses import CrossEntropy

@@ -7,8 +7,9 @@ from torch import nn
 from spherefed.client.local_model import LocalModel
 from spherefed.nn.classifier import Classifier
 from spherefed.nn.encoders import Encoder, Mlp, MobileNetV2, ResNet18, SmallNet
-from spherefed.nn.frozen import BATCH_ROWS, Frozen, frozen_tensors, trainable_modules
+from spherefed.nn.frozen import BATCH_ROWS, Frozen
 from spherefed.nn.heads import Learned
+from spherefed.nn.layers import frozen_tensors, trainable_modules
 
 
 def small_encoder() -> nn.Module:

@@ -12,7 +12,7 @@ from spherefed.calibration.features import labelled_features
 from spherefed.calibration.ffc import statistics
 from spherefed.errors import SpherefedError
 from spherefed.nn.classifier import Classifier, hyperspherical
-from spherefed.nn.modes import eval_mode
+from spherefed.nn.layers import eval_mode
 from spherefed.schema import built_in_kinds
 
 MEASURES: dict[str, Callable[[Classifier, Iterable[tuple[Tensor, Tensor]]], Any]] = {

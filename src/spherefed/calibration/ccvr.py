@@ -14,9 +14,9 @@ from torch import Tensor
 
 from spherefed.calibration.context import Context, SummaryValue
 from spherefed.calibration.features import labelled_features
-from spherefed.calibration.packing import diagonal_positions, pack_triangle, packed_size, unpack_triangle
 from spherefed.calibration.plausibility import check_second_moment
 from spherefed.calibration.refit import Refit, Refitted, refit
+from spherefed.calibration.statistics import diagonal_positions, pack_triangle, packed_size, unpack_triangle
 from spherefed.errors import CalibrationError, ConfigError, NothingMeasuredError
 from spherefed.nn.classifier import Classifier
 from spherefed.rng import Purpose, stream

@@ -13,7 +13,7 @@ from spherefed.calibration.context import Context
 from spherefed.calibration.ffc import Accumulator, Ffc, Statistics
 from spherefed.errors import CalibrationError
 from spherefed.nn.classifier import Classifier
-from spherefed.nn.modes import eval_mode
+from spherefed.nn.layers import eval_mode
 from spherefed.tensors import Tensors
 
 COUNTS = "class_counts"

@@ -15,7 +15,7 @@ from spherefed.calibration.context import SummaryValue
 from spherefed.calibration.ffc import FEATURE_BITS, MAX_EXAMPLES, truncated_unit_rows
 from spherefed.errors import CalibrationError
 from spherefed.nn.classifier import Classifier
-from spherefed.nn.modes import eval_mode
+from spherefed.nn.layers import eval_mode
 from spherefed.tensors import Tensors
 
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from spherefed.errors import CalibrationError
 from spherefed.nn.classifier import Classifier
-from spherefed.nn.modes import eval_mode
+from spherefed.nn.layers import eval_mode
 
 
 def labelled_features(model: Classifier, batches: Iterable[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:

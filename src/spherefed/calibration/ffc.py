@@ -10,171 +10,37 @@ dependent features to at most n·l·2⁻⁴⁰ (`noise_floor`); the solve treats
 from collections.abc import Iterable
 from dataclasses import dataclass
 from math import isfinite
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from spherefed.calibration.context import Context
-from spherefed.calibration.packing import diagonal_positions, pack_triangle, packed_size, unpack_triangle
 from spherefed.calibration.plausibility import check_gram
-from spherefed.calibration.solution import Solution, noise_floor, solve
-from spherefed.errors import CalibrationError, ConfigError, NothingMeasuredError
+from spherefed.calibration.solution import Solution
+from spherefed.calibration.statistics import (
+    FEATURE_BITS,
+    MAX_EXAMPLES,
+    Statistics,
+    pack_triangle,
+    packed_size,
+    too_many,
+)
+from spherefed.errors import CalibrationError, ConfigError
 from spherefed.nn.classifier import Classifier
-from spherefed.nn.modes import eval_mode
+from spherefed.nn.layers import eval_mode
 from spherefed.tensors import Tensors, one_thread
 
-FEATURE_BITS = 20
-"""Features are multiples of 2⁻²⁰."""
+__all__ = ["FEATURE_BITS", "MAX_EXAMPLES", "Accumulator", "Ffc", "Statistics", "statistics", "truncated_unit_rows"]
+
 EXACT_ROWS = 2**13
 """The sum of 2¹³ products of at most 2⁴⁰ is at most 2⁵³; float64 represents all integers up to 2⁵³."""
-MAX_EXAMPLES = 2**23
-"""The sum of n products of at most 2⁴⁰ must be below 2⁶³, where int64 overflows silently."""
 BLOCK_ROWS = 2**8
 """Minimum number of rows in one matrix product, except the last; fewer rows are slow."""
 NUM_STRIPES = 8
 """V's upper triangle is computed in this many stripes of rows, which takes 9/16 of the work of the full matrix."""
 FLUSH_ROWS = 2**9
 """Rows of V that are converted to int64 at a time."""
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Statistics:
-    """V = Σ z zᵀ and U = Σ z one_hot(y)ᵀ over unit features z (SphereFed, Eq. 9), as exact integers.
-
-    `a + b` merges two clients, `a - b` removes a client; both are exact.
-    """
-
-    num_examples: int
-    """Examples counted in V and U."""
-    num_zero: int
-    """Examples that are not counted, because a zero feature vector has no direction."""
-    packed_gram: Tensor
-    """(l(l+1)/2,) int64: the upper triangle of V, row by row, in units of 2⁻⁴⁰."""
-    packed_cross: Tensor
-    """(l, C) int64: U, in units of 2⁻²⁰."""
-
-    @property
-    def dim(self) -> int:
-        return self.packed_cross.shape[0]
-
-    @property
-    def num_classes(self) -> int:
-        return self.packed_cross.shape[1]
-
-    @property
-    def noise_floor(self) -> float:
-        """Eigenvalues of V up to this one can come from the truncation of features alone."""
-        return noise_floor(self.num_examples, self.dim)
-
-    def gram(self) -> Tensor:
-        """V as float64, (l, l)."""
-        return unpack_triangle(self.packed_gram.double().mul_(2.0 ** (-2 * FEATURE_BITS)), self.dim)
-
-    def cross(self) -> Tensor:
-        """U as float64, (l, C)."""
-        return self.packed_cross.double() * 2.0**-FEATURE_BITS
-
-    def solve(self, ridge: float = 0.0) -> Solution:
-        """The globally optimal head (SphereFed, Eq. 10; Eq. 12 with ridge λ)."""
-        if self.num_examples == 0:
-            zero = f"; all {self.num_zero} feature vectors of the encoder are zero" if self.num_zero else ""
-            raise NothingMeasuredError(f"no example was measured, so the head cannot be computed{zero}")
-        with one_thread():
-            return solve(self.gram(), self.cross(), ridge, noise=self.noise_floor)
-
-    def __add__(self, other: "Statistics | Literal[0]") -> "Statistics":
-        """0 is the empty sum, so that `sum` works and a running total may start with it."""
-        if isinstance(other, Statistics):
-            return self._add_multiple(other, 1)
-        return self if type(other) is int and other == 0 else NotImplemented
-
-    __radd__ = __add__
-
-    def __sub__(self, other: "Statistics | Literal[0]") -> "Statistics":
-        if isinstance(other, Statistics):
-            return self._add_multiple(other, -1)
-        return self if type(other) is int and other == 0 else NotImplemented
-
-    def __repr__(self) -> str:
-        return (
-            f"Statistics({self.num_examples} examples, {self.num_zero} zero vectors, "
-            f"{self.dim} features, {self.num_classes} classes)"
-        )
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Statistics) and (
-            (self.num_examples, self.num_zero) == (other.num_examples, other.num_zero)
-            and torch.equal(self.packed_gram, other.packed_gram)
-            and torch.equal(self.packed_cross, other.packed_cross)
-        )
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def _add_multiple(self, other: "Statistics", sign: int) -> "Statistics":
-        if (self.dim, self.num_classes) != (other.dim, other.num_classes):
-            raise CalibrationError(
-                f"statistics of {self.dim} features and {self.num_classes} classes do not fit those of "
-                f"{other.dim} and {other.num_classes}; measure both with the same encoder and the same classes"
-            )
-        num_examples = self.num_examples + sign * other.num_examples
-        num_zero = self.num_zero + sign * other.num_zero
-        if num_examples < 0 or num_zero < 0:
-            raise CalibrationError(
-                f"cannot subtract {other.num_examples} examples from {self.num_examples}: they were never added"
-            )
-        _check_count(num_examples)
-        return Statistics(
-            num_examples,
-            num_zero,
-            self.packed_gram + sign * other.packed_gram,
-            self.packed_cross + sign * other.packed_cross,
-        )
-
-    def tensors(self) -> Tensors:
-        """As tensors, for a message."""
-        counts = torch.tensor([self.num_examples, self.num_zero])
-        return {"counts": counts, "gram": self.packed_gram, "cross": self.packed_cross}
-
-    @staticmethod
-    def from_tensors(tensors: Tensors) -> "Statistics":
-        """From a message. Checks names, shapes, dtypes, and that the trace is possible for n unit vectors."""
-        if tensors.keys() != {"counts", "gram", "cross"} or any(t.dtype != torch.int64 for t in tensors.values()):
-            given = {name: str(t.dtype) for name, t in tensors.items()}
-            raise CalibrationError(f"FFC statistics must be counts, gram and cross in int64, got {given}")
-        counts, gram, cross = tensors["counts"], tensors["gram"], tensors["cross"]
-        dim = cross.shape[0] if cross.ndim == 2 else 0
-        if counts.shape != (2,) or cross.ndim != 2 or gram.shape != (packed_size(dim),):
-            raise CalibrationError(
-                f"FFC statistics do not fit together: counts {tuple(counts.shape)}, gram {tuple(gram.shape)}, "
-                f"cross {tuple(cross.shape)}"
-            )
-        total = Statistics(int(counts[0]), int(counts[1]), gram, cross)
-        if total.num_examples < 0 or total.num_zero < 0:
-            raise CalibrationError(
-                f"counts of FFC statistics must not be negative, got {total.num_examples} and {total.num_zero}"
-            )
-        _check_count(total.num_examples)
-        total._check_sizes()
-        total._check_trace()
-        return total
-
-    def _check_sizes(self) -> None:
-        """No entry of V or U exceeds n, so the sum over clients cannot overflow."""
-        for name, tensor, bits in (("V", self.packed_gram, 2 * FEATURE_BITS), ("U", self.packed_cross, FEATURE_BITS)):
-            bound = self.num_examples << bits
-            if tensor.numel() and not -bound <= int(tensor.min()) <= int(tensor.max()) <= bound:
-                raise CalibrationError(
-                    f"an entry of {name} is too large for a sum over {self.num_examples} unit vectors"
-                )
-
-    def _check_trace(self) -> None:
-        """Unit norm gives trace(V) = n, minus the loss by truncation: at most 2√l · 2⁻²⁰ per example."""
-        diagonal = self.packed_gram[diagonal_positions(self.dim, self.packed_gram.device)].double()
-        trace = float(diagonal.sum()) * 2.0 ** (-2 * FEATURE_BITS)
-        tolerance = 2 * self.dim**0.5 * 2.0**-FEATURE_BITS + 1e-12
-        if not self.num_examples * (1 - tolerance) <= trace <= self.num_examples * (1 + 1e-12) or (diagonal < 0).any():
-            raise CalibrationError(f"trace(V) = {trace:.6g} cannot come from {self.num_examples} unit vectors")
 
 
 def statistics(model: Classifier, batches: Iterable[tuple[Tensor, Tensor]]) -> Statistics:
@@ -229,7 +95,8 @@ class Accumulator:
         rows, kept = truncated_unit_rows(features)
         self._num_zero += len(features) - len(rows)
         self._num_examples += len(rows)
-        _check_count(self._num_examples)
+        if self._num_examples >= MAX_EXAMPLES:
+            raise too_many(self._num_examples)
         labels = labels.to(torch.int64)
         self._cross_Cl.index_add_(0, labels if len(rows) == len(labels) else labels[kept], rows)
         for block in torch.split(rows, EXACT_ROWS - BLOCK_ROWS):
@@ -314,7 +181,7 @@ class Ffc:
             )
         with one_thread():
             check_gram(checked.gram(), checked.cross(), checked.num_examples)
-        return checked.tensors() if total is None else (_from_checked_tensors(total) + checked).tensors()
+        return checked.tensors() if total is None else (Statistics.from_checked_tensors(total) + checked).tensors()
 
     def num_examples(self, part: Tensors) -> int:
         """Examples that these moments claim to be of."""
@@ -327,16 +194,4 @@ class Ffc:
 
     def solve(self, total: Tensors, context: Context) -> Solution:
         """On the server, after all replies."""
-        return _from_checked_tensors(total).solve(self.ridge)
-
-
-def _from_checked_tensors(tensors: Tensors) -> Statistics:
-    counts = tensors["counts"]
-    return Statistics(int(counts[0]), int(counts[1]), tensors["gram"], tensors["cross"])
-
-
-def _check_count(num_examples: int) -> None:
-    if num_examples >= MAX_EXAMPLES:
-        raise CalibrationError(
-            f"{num_examples} examples would overflow the exact statistics; fewer than {MAX_EXAMPLES} are allowed"
-        )
+        return Statistics.from_checked_tensors(total).solve(self.ridge)

@@ -101,8 +101,8 @@ def run(
         for progress in runner.run(resolved, out, engine=engine, resume=resume, activity=activity):
             view.advance(out, progress)
             follow(out)
-    result = read_json(out / "result.json")
     note_divergence([out])
+    result = read_json(out / "result.json")
     if as_json:
         print_json({"run": str(out), **result})
         return

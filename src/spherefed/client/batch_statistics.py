@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 from spherefed.data.examples import Batch
 from spherefed.nn.classifier import Classifier
-from spherefed.nn.encoders.norm import batch_norm_layers
-from spherefed.nn.modes import eval_mode
+from spherefed.nn.layers import batch_norm_layers, eval_mode
 from spherefed.tensors import Tensors, mismatch, non_finite
 
 BatchStatistics = Literal["average", "local", "reestimate"]

@@ -18,7 +18,7 @@ from spherefed.acceleration.gradients import Penalty
 from spherefed.client.local_model import LocalModel
 from spherefed.errors import ConfigError
 from spherefed.messages import ModelState, Train
-from spherefed.nn.modes import eval_mode
+from spherefed.nn.layers import eval_mode
 from spherefed.tensors import Tensors
 
 

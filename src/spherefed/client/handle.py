@@ -6,11 +6,10 @@ group of one; only stacked training uses larger groups.
 
 import warnings
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from contextlib import nullcontext
+from dataclasses import dataclass
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from spherefed.calibration import Calibration
@@ -21,7 +20,7 @@ from spherefed.client.evaluation import BATCH_SIZE, count_correct
 from spherefed.client.local_model import LocalModel
 from spherefed.client.personalization import Personalization, PersonalizationContext
 from spherefed.client.training import LocalTraining, Trained, head_then_encoder, train
-from spherefed.data.examples import Augment, Examples
+from spherefed.data.examples import NO_INDICES, Augment, Examples
 from spherefed.data.partition import hold_out
 from spherefed.errors import ClientError
 from spherefed.losses import Loss
@@ -43,7 +42,6 @@ from spherefed.rng import Purpose, stream, torch_stream
 from spherefed.tensors import Tensors, add_prefix, non_finite, one_thread, strip_prefix
 
 ReplyAndState = tuple[Reply, ClientState | None]
-NO_INDICES = torch.zeros(0, dtype=torch.int64)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,7 +101,8 @@ class Clients:
         """Client k, created when it is needed: an idle client costs only its indices."""
         own = self.examples.take(self.parts[number])
         if not self.config.held_out:
-            return Client(number, own, replace(own, indices=NO_INDICES), self.local_model, self.config)
+            none = Examples(own.inputs, own.labels, own.prepare, NO_INDICES)
+            return Client(number, own, none, self.local_model, self.config)
         rng = stream(self.config.seed, Purpose.HOLDOUT, number)
         kept, held_out = hold_out(len(own), self.config.held_out, rng)
         if self.config.validation:  # tuning never sees what is held out
@@ -111,12 +110,6 @@ class Clients:
             kept, held_out = kept[again], kept[validation]
         examples = own if len(kept) == len(own) else own.take(kept)
         return Client(number, examples, own.take(held_out), self.local_model, self.config)
-
-
-def in_groups(clients: Sequence[int], request: Request, stack: int) -> list[Sequence[int]]:
-    """Which clients are handled together: for training as many as are stacked, otherwise one at a time."""
-    size = stack if stack and isinstance(request, Train) else 1
-    return [clients[start : start + size] for start in range(0, len(clients), size)]
 
 
 def answer_group(
@@ -178,13 +171,14 @@ def _train(
     assert config.local is not None, "an experiment with rounds = 0 trains nothing"
     state = {} if stacked else states[0] or {}  # experiments whose clients keep state are never stacked
     correction = NO_CORRECTION
-    with _random_layers(group[0], request.round) if local_model.uses_randomness else nullcontext():
+    layers = (config.seed, Purpose.LAYERS, request.round, group[0].id)  # names the stream of layers such as dropout
+    with torch_stream(*layers, device=local_model.device) if local_model.uses_randomness else nullcontext():
         private = strip_prefix("private", state) if state else {}
         params = local_model.load_for_training(request.model, private, stacked=stacked)
         # FedProx anchors a private part at its own start of the round.
-        anchor = (
-            {**local_model.private_state(), **request.model.params} if local_model.private else request.model.params
-        )
+        anchor = request.model.params
+        if local_model.private:
+            anchor = {**local_model.private_state(), **anchor}
         if config.correction is not None:
             correction = config.correction.start(local_model, request, strip_prefix("correction", state))
         orders = [stream(config.seed, Purpose.BATCHES, request.round, client.id) for client in group]
@@ -248,15 +242,8 @@ def _new_state(
     return new_state, extra
 
 
-def _random_layers(client: Client, round_index: int) -> AbstractContextManager[None]:
-    """The random stream for layers such as dropout."""
-    device = client.local_model.device
-    return torch_stream(client.config.seed, Purpose.LAYERS, round_index, client.id, device=device)
-
-
 def _measure(client: Client, request: Measure) -> MeasureReply:
-    config = client.config
-    calibration = config.start if request.round == BEFORE_TRAINING else config.calibration
+    calibration = client.config.start if request.round == BEFORE_TRAINING else client.config.calibration
     if calibration is None:
         raise ClientError("asked to measure, but the experiment has no calibration")
     _check_enough(client)
@@ -297,16 +284,17 @@ def _evaluate(client: Client, request: Evaluate) -> EvaluateReply:
 
 def _personalize(client: Client, request: Evaluate) -> None:
     """Personalize the loaded model. Its random streams are not used elsewhere: no training had this round number."""
-    config = client.config
+    config, local_model = client.config, client.local_model
     if config.personalization is None:
         raise ClientError("asked to personalize, but the experiment has no personalization")
     context = PersonalizationContext(
-        local_model=client.local_model,
+        local_model=local_model,
         examples=client.examples,
         local=config.local,
         loss=config.loss,
         order=stream(config.seed, Purpose.BATCHES, request.round, client.id),
         augment=config.augment,
     )
-    with _random_layers(client, request.round) if client.local_model.uses_randomness else nullcontext():
+    layers = (config.seed, Purpose.LAYERS, request.round, client.id)
+    with torch_stream(*layers, device=local_model.device) if local_model.uses_randomness else nullcontext():
         config.personalization.apply(context, request.extra)

@@ -14,9 +14,7 @@ from spherefed.acceleration.stacked_model import StackedModel
 from spherefed.errors import ModelError
 from spherefed.messages import LEARNED_HEAD, ModelState, Part, part_of
 from spherefed.nn.classifier import Classifier
-from spherefed.nn.encoders.norm import batch_norm_layers
-from spherefed.nn.frozen import frozen_tensors, trainable_modules
-from spherefed.nn.layers import uses_randomness
+from spherefed.nn.layers import batch_norm_layers, frozen_tensors, trainable_modules, uses_randomness
 from spherefed.tensors import Tensors, digest, mismatch
 
 
@@ -52,6 +50,8 @@ class LocalModel:
             for n, b in classifier.named_buffers()
             if b.is_floating_point() and n != LEARNED_HEAD and n not in self.frozen
         }
+        self.uses_randomness = uses_randomness(classifier)
+        """Whether a layer may draw random numbers in training."""
         trainable = trainable_modules(classifier)
         layers = [name for name in batch_norm_layers(classifier) if name in trainable]
         local = {f"{layer}.{name}" for layer in layers for name in ("running_mean", "running_var") if local_statistics}
@@ -65,8 +65,6 @@ class LocalModel:
         self.device, self.dtype = classifier.head.weight.device, classifier.head.weight.dtype
         self.smallest_batch = 2 if layers else 1
         """Smallest batch to train on: BatchNorm cannot normalise one example."""
-        self.uses_randomness = uses_randomness(classifier)
-        """Whether a layer may draw random numbers in training."""
         self.gradients = model_gradients(classifier, self.params, compile_for=compile_for, precision=precision)
         self.stacked = StackedModel(classifier, stack) if stack else None
         self._layers = tuple(trainable.values())

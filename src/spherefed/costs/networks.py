@@ -19,7 +19,7 @@ from spherefed.errors import ModelError
 from spherefed.nn import heads
 from spherefed.nn.classifier import Classifier
 from spherefed.nn.encoders import Encoder
-from spherefed.nn.modes import eval_mode
+from spherefed.nn.layers import eval_mode
 
 META = torch.device("meta")
 

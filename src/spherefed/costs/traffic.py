@@ -5,7 +5,7 @@ exact integers for FFC, and floats for CCVR, only for the classes that a client 
 same for all methods and are not counted.
 """
 
-from spherefed.calibration.packing import packed_size
+from spherefed.calibration.statistics import packed_size
 from spherefed.costs.setting import Setting
 
 

@@ -1,6 +1,6 @@
 """The type of a loaded data set, and the checks that every data set must pass."""
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from spherefed.data.examples import Augment, Examples
-from spherefed.errors import DataError
+from spherefed.errors import ConfigError, DataError
 from spherefed.rng import Purpose, stream
 
 
@@ -109,6 +109,32 @@ def fixed_split(size: int) -> tuple[torch.Tensor, torch.Tensor]:
     order = torch.from_numpy(stream(0, Purpose.SPLIT).permutation(size))
     num_test = max(1, size // 5)
     return order[num_test:], order[:num_test]
+
+
+def subset(data: Dataset, size: int, *, pooled: bool) -> Dataset:
+    """So many of the training examples; if test examples are pooled with them, so many of both together."""
+    num_train = len(data.train)
+    available = num_train + (len(data.test) if pooled else 0)
+    if size > available:
+        raise ConfigError(
+            f"data.examples is {size}, {data.name} has {available} for training; lower it or leave it out"
+        )
+    chosen = np.sort(stream(0, Purpose.SUBSET).permutation(available)[:size])
+    train = data.train.take(chosen[chosen < num_train])
+    return replace(
+        data, train=train, test=data.test.take(chosen[chosen >= num_train] - num_train) if pooled else data.test
+    )
+
+
+def pooled(data: Dataset) -> Dataset:
+    """Training and test examples as one set for the clients (App. B); the server has no test set then."""
+    parts = (data.train, data.test)
+    train = Examples(
+        torch.cat([part.inputs if part.indices is None else part.inputs[part.indices] for part in parts]),
+        torch.cat([part.all_labels() for part in parts]),
+        data.train.prepare,
+    )
+    return replace(data, train=train, test=train.take(torch.zeros(0, dtype=torch.int64)), columns={})
 
 
 def channel_statistics(images: "NDArray[np.uint8]") -> tuple[tuple[float, ...], tuple[float, ...]]:

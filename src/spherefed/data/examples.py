@@ -19,6 +19,9 @@ Batch = tuple[Tensor, Tensor]
 Augment = Callable[[Tensor, np.random.Generator], Tensor]
 """Stored inputs and a random stream → changed inputs of the same shape and dtype."""
 
+NO_INDICES = torch.zeros(0, dtype=torch.int64)
+"""Those of a view without examples."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Preparation:

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor
 
-from spherefed.assembly import Assembly, assemble, build_parts, pooled
+from spherefed.assembly import Assembly, assemble, build_parts
 from spherefed.data import sources
-from spherefed.data.dataset import Dataset
+from spherefed.data.dataset import Dataset, pooled
 from spherefed.data.partition import Partition, Sites
 from spherefed.data.shared_format import without_examples
 from spherefed.deployment.handshake import Member, majority

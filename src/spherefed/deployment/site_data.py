@@ -4,10 +4,10 @@ import hashlib
 
 import numpy as np
 
-from spherefed.assembly import Assembly, build_parts, check_can_train, load_data, pooled, split_data
+from spherefed.assembly import Assembly, build_parts, check_can_train, load_data, split_data
 from spherefed.client.handle import Client
 from spherefed.data import sources
-from spherefed.data.dataset import Dataset
+from spherefed.data.dataset import Dataset, pooled
 from spherefed.data.locations import data_root
 from spherefed.data.partition import Partition
 from spherefed.data.resize import resized

@@ -15,8 +15,8 @@ from typing import Any
 
 from spherefed.assembly import Assembly
 from spherefed.client.client_state import ClientStateStore, InMemoryStates
-from spherefed.client.handle import in_groups
 from spherefed.engines.activity import Activity
+from spherefed.engines.local import in_groups
 from spherefed.engines.ray_actor import ActorReady, ActorSetup, ClientActor, GroupAnswers, package_versions
 from spherefed.engines.ray_cluster import Cluster, last_line
 from spherefed.engines.transfer import from_arrays, largest_first, to_arrays

@@ -52,7 +52,7 @@ def _check_training(e: "Experiment") -> None:
             f"algorithm.share = {e.algorithm.share!r} keeps a part of the model private, which model.frozen = "
             "true does not allow: a frozen encoder is the same at every client"
         )
-    if e.rounds and e.model.trains_head_only and not isinstance(e.model.head, Learned | RidgeStart):
+    if e.rounds and frozen and e.model.adapter is None and not isinstance(e.model.head, Learned | RidgeStart):
         raise ConfigError(
             f"nothing is trained with model.frozen = true and the fixed head {kind_of(e.model.head)!r}: "
             "set rounds = 0, use head 'learned', or add a model.adapter"
@@ -109,7 +109,7 @@ def _check_parts(e: "Experiment") -> None:
     """Check that sharing, calibration and personalization are compatible."""
     share, personal = e.algorithm.share, e.personalization
     head_epochs = 0 if e.local is None else e.local.head_epochs
-    if head_epochs and e.model.trains_head_only:
+    if head_epochs and e.model.frozen and e.model.adapter is None:
         raise ConfigError("local.head_epochs needs an encoder that is trained too, got model.frozen = true")
     if not isinstance(e.model.head, Learned | RidgeStart) and (share == "head" or head_epochs):
         which = "algorithm.share = 'head'" if share == "head" else "local.head_epochs"

@@ -109,11 +109,6 @@ class Model:
                 f"model.adapter {kind_of(self.adapter)!r} is trained on a frozen encoder: set model.frozen = true"
             )
 
-    @property
-    def trains_head_only(self) -> bool:
-        """Whether nothing before the head is trained."""
-        return self.frozen and self.adapter is None
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Experiment:

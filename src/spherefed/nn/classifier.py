@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from spherefed.errors import ModelError
+from spherefed.errors import ConfigError, ModelError
 from spherefed.nn.heads import ClassifierHead, Orthonormal
-from spherefed.nn.modes import eval_mode
+from spherefed.nn.layers import eval_mode
 
 if TYPE_CHECKING:
     from spherefed.calibration.ffc import Statistics
@@ -125,6 +125,16 @@ def from_classifier(net: nn.Module, num_classes: int, layer: str | None = None, 
     encoder = _remove_layer(copy.deepcopy(net), name)
     head = _orthonormal_head(num_classes, old.in_features, seed).to(old.weight.device)
     return Classifier(encoder, head, num_classes=num_classes, normalize=True, seed=seed)
+
+
+def on_device(classifier: Classifier, device: str) -> Classifier:
+    """The classifier moved to a torch device by name."""
+    try:
+        return classifier.to(device)
+    except (RuntimeError, AssertionError) as error:
+        raise ConfigError(
+            f"device {device!r} cannot be used: {str(error).splitlines()[0]}; try --device cpu"
+        ) from error
 
 
 def _orthonormal_head(num_classes: int, dim: int, seed: int) -> ClassifierHead:

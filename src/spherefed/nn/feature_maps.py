@@ -44,7 +44,7 @@ class RandomFourier:
             raise ConfigError(f"model.feature_map.bandwidth must be a positive number, got {self.bandwidth}")
 
     def build(self, input_dim: int, seed: int) -> nn.Module:
-        check_memory(input_dim * self.dim, f"model.feature_map of dim {self.dim}", copies=2)
+        check_memory(input_dim * self.dim, "model.feature_map of dim", self.dim, copies=2)
         normal = stream(seed, Purpose.FEATURE_MAP).standard_normal((input_dim, self.dim // 2))
         return FourierMap(_truncated(normal / self.bandwidth, "a larger model.feature_map.bandwidth"))
 
@@ -61,7 +61,7 @@ class RandomRelu:
             raise ConfigError(f"model.feature_map.dim must be at least 1, got {self.dim}")
 
     def build(self, input_dim: int, seed: int) -> nn.Module:
-        check_memory(input_dim * self.dim, f"model.feature_map of dim {self.dim}", copies=4)
+        check_memory(input_dim * self.dim, "model.feature_map of dim", self.dim, copies=4)
         normal = stream(seed, Purpose.FEATURE_MAP).standard_normal((input_dim, self.dim))
         return ReluMap(_truncated(normal, "fewer encoder features"))
 

@@ -38,28 +38,3 @@ class Frozen(nn.Module):
             batch = torch.cat([batch, batch.new_zeros(missing, *batch.shape[1:])])
         features: Tensor = self.module(batch)
         return features[: BATCH_ROWS - missing]
-
-
-def frozen_tensors(module: nn.Module) -> dict[str, Tensor]:
-    """Parameters and buffers of frozen modules, by name: neither trained, nor sent, nor averaged.
-
-    A module is frozen if its attribute `is_frozen` is true: a `Frozen` encoder, or a feature map.
-
-    >>> list(frozen_tensors(nn.Sequential(Frozen(nn.Linear(4, 2)), nn.Linear(2, 2))))
-    ['0.module.weight', '0.module.bias']
-    """
-    prefixes = _prefixes(module)
-    tensors: dict[str, Tensor] = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-    return {name: tensor.detach() for name, tensor in tensors.items() if name.startswith(prefixes)}
-
-
-def trainable_modules(module: nn.Module) -> dict[str, nn.Module]:
-    """All submodules by name, except frozen modules and what is inside them."""
-    prefixes = _prefixes(module)
-    return {name: part for name, part in module.named_modules() if not f"{name}.".startswith(prefixes)}
-
-
-def _prefixes(module: nn.Module) -> tuple[str, ...]:
-    """What the names of the tensors of frozen modules begin with; nothing, if the module itself is frozen."""
-    names = [name for name, part in module.named_modules() if getattr(part, "is_frozen", False)]
-    return tuple(f"{name}." if name else "" for name in names)

@@ -1,6 +1,10 @@
-"""Properties of layers by their class: random numbers in training, and speed with channels-last memory format."""
+"""The layers of any network: which are frozen, which are random or BatchNorm, and the mode that they are in."""
 
-from torch import nn
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 _WITHOUT_RANDOMNESS = frozenset(
     {
@@ -60,3 +64,67 @@ def prefers_channels_last(module: nn.Module) -> bool:
 
 def _is_own_layer(layer: nn.Module) -> bool:
     return type(layer).__module__.startswith("spherefed.nn.")
+
+
+def has_batch_norm(module: nn.Module) -> bool:
+    """Whether any layer is a BatchNorm.
+
+    >>> has_batch_norm(nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8)))
+    True
+    >>> has_batch_norm(nn.GroupNorm(4, 8))
+    False
+    """
+    return bool(batch_norm_layers(module))
+
+
+def batch_norm_layers(module: nn.Module) -> dict[str, _BatchNorm]:
+    """All BatchNorm layers by name: they use batch statistics in training and keep running statistics as buffers."""
+    return {name: layer for name, layer in module.named_modules() if isinstance(layer, _BatchNorm)}
+
+
+def frozen_tensors(module: nn.Module) -> dict[str, Tensor]:
+    """Parameters and buffers of frozen modules, by name: neither trained, nor sent, nor averaged.
+
+    A module is frozen if its attribute `is_frozen` is true: a `Frozen` encoder, or a feature map.
+
+    >>> from spherefed.nn.frozen import Frozen
+    >>> list(frozen_tensors(nn.Sequential(Frozen(nn.Linear(4, 2)), nn.Linear(2, 2))))
+    ['0.module.weight', '0.module.bias']
+    """
+    prefixes = _prefixes(module)
+    tensors: dict[str, Tensor] = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    return {name: tensor.detach() for name, tensor in tensors.items() if name.startswith(prefixes)}
+
+
+def trainable_modules(module: nn.Module) -> dict[str, nn.Module]:
+    """All submodules by name, except frozen modules and what is inside them."""
+    prefixes = _prefixes(module)
+    return {name: part for name, part in module.named_modules() if not f"{name}.".startswith(prefixes)}
+
+
+def _prefixes(module: nn.Module) -> tuple[str, ...]:
+    """What the names of the tensors of frozen modules begin with; nothing, if the module itself is frozen."""
+    names = [name for name, part in module.named_modules() if getattr(part, "is_frozen", False)]
+    return tuple(f"{name}." if name else "" for name in names)
+
+
+@contextmanager
+def eval_mode(module: nn.Module) -> Iterator[None]:
+    """Put a module and all its submodules in eval mode; restore the mode of each one afterwards.
+
+    `module.train(was_training)` would set every submodule to the same mode and so unfreeze a BatchNorm layer that the
+    caller keeps in eval mode.
+
+    >>> frozen = nn.BatchNorm1d(4).eval()
+    >>> with eval_mode(nn.Sequential(nn.Dropout(), frozen)):
+    ...     pass
+    >>> frozen.training
+    False
+    """
+    modes = [(submodule, submodule.training) for submodule in module.modules()]
+    module.eval()
+    try:
+        yield
+    finally:
+        for submodule, training in modes:
+            submodule.training = training

@@ -20,7 +20,6 @@ A new directory is private (mode 0700). Whoever writes holds the lock of the dir
 """
 
 import fcntl
-import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping
@@ -38,7 +37,7 @@ from spherefed.components import changed_components
 from spherefed.data.partition import Partition
 from spherefed.errors import RunError
 from spherefed.experiment import Experiment, read_experiment
-from spherefed.files import parse_json, read_file, read_tensors, tensors_to_bytes, write_bytes
+from spherefed.files import json_bytes, parse_json, read_file, read_tensors, tensors_to_bytes, write_bytes
 from spherefed.messages import ModelState
 from spherefed.runs.digests import (
     BEGUN,
@@ -289,10 +288,6 @@ def read_object(path: Path) -> dict[str, Any]:
 
 def write_json(path: Path, value: Any) -> None:
     write_bytes(path, json_bytes(value))
-
-
-def json_bytes(value: Any) -> bytes:
-    return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()
 
 
 def _partition_tensors(partition: Partition) -> Tensors:

@@ -45,13 +45,13 @@ def finish_run(
     """Finish a run whose rounds are over: its last step is `result.json`."""
     experiment = assembly.experiment
     lines = read_lines(directory.path / ROUNDS)
+    limits = experiment.limits.of_measuring(log.claims())
     traffic = {"train": _per_client([(r["bytes_down"], r["bytes_up"]) for r in lines], fleet)}
     seconds = {"train": sum(r["seconds"] for r in lines)}
     start = read_json(directory.path / START) if (directory.path / START).exists() else None
     if start is not None:
         traffic["start"] = _per_client([(start["bytes_down"], start["bytes_up"])], fleet)
         seconds["start"] = start["seconds"]
-    limits = experiment.limits.of_measuring(log.claims())
     if experiment.model.batch_statistics == "reestimate":
         began = time.perf_counter()
         reestimated = reestimate(fleet, model, experiment.rounds, quorum=experiment.quorum, limits=limits)
@@ -80,7 +80,7 @@ def finish_run(
         earlier = [(r["calibrated"]["bytes_down"], r["calibrated"]["bytes_up"]) for r in lines if "calibrated" in r]
         traffic["calibrate"] = _per_client([*earlier, (calibrated.traffic.down, calibrated.traffic.up)], fleet)
         evaluated["calibrated"] = evaluate(assembly, fleet, log, model)
-    personal = _personal(assembly, fleet, trained, total)
+    personal = _personal(assembly, fleet, trained, total) if experiment.data.held_out else None
     if personal is not None:
         evaluated["trained"].add_local(personal, personal=True)
         traffic["personalize"] = _per_client([(personal.traffic.down, personal.traffic.up)], fleet)
@@ -169,7 +169,7 @@ def _head_summary(assembly: Assembly, model: ModelState) -> dict[str, Any]:
 def _personal(assembly: Assembly, fleet: Fleet, trained: ModelState, total: Tensors) -> LocalCounts | None:
     """Every client's own model, personalised or kept since training, on that client's held-out examples."""
     experiment, personal = assembly.experiment, assembly.experiment.personalization
-    if not experiment.data.held_out or (personal is None and not assembly.local_model.private):
+    if personal is None and not assembly.local_model.private:
         return None
     extra = total if isinstance(personal, BlendedFfc) else {}
     return evaluate_on_clients(

@@ -7,13 +7,13 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from spherefed.assembly import build_classifier, build_local_model, load_named, on_device
+from spherefed.assembly import build_classifier, build_local_model, load_named
 from spherefed.client.evaluation import Counts, count_correct
 from spherefed.data.dataset import Dataset
 from spherefed.data.shared_format import SharedFormat
 from spherefed.errors import DataError, RunError
 from spherefed.experiment import Experiment, read_experiment
-from spherefed.nn.classifier import Classifier
+from spherefed.nn.classifier import Classifier, on_device
 from spherefed.nn.encoders import InMemoryEncoder
 from spherefed.runs.directory import RunDirectory, read_object
 from spherefed.tensors import one_thread, strip_prefix

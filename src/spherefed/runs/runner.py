@@ -11,7 +11,8 @@ from spherefed.acceleration.memory_reuse import freed_memory_kept
 from spherefed.assembly import Assembly, InMemory, assemble
 from spherefed.client.evaluation import GLOBAL_TEST, global_measures
 from spherefed.engines.activity import Activity, published
-from spherefed.engines.local import InProcess, Parallel
+from spherefed.engines.local import InProcess
+from spherefed.engines.workers import Parallel
 from spherefed.errors import ConfigError
 from spherefed.experiment import Experiment, read_experiment
 from spherefed.messages import ModelState

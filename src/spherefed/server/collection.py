@@ -64,8 +64,9 @@ def calibrate(
     """
     with reply_log(MeasureReply, Measure(context.round, model), fleet.clients, limits) as log:
         solved, total = _solved_without_culprits(calibration, fleet, log, context, quorum, keep)
+    summary = dict(solved.summary())
     calibrated = model.with_head(solved.weight.to(context.head.dtype))
-    return Calibrated(calibrated, dict(solved.summary()), tuple(log.rejected), log.traffic, total, tuple(log.accepted))
+    return Calibrated(calibrated, summary, tuple(log.rejected), log.traffic, total, tuple(log.accepted))
 
 
 def _solved_without_culprits(

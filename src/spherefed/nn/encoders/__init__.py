@@ -6,11 +6,12 @@ from spherefed.nn.encoders.flatten import Flatten
 from spherefed.nn.encoders.in_memory import InMemoryEncoder
 from spherefed.nn.encoders.mlp import Mlp
 from spherefed.nn.encoders.mobilenet import MobileNetV2
-from spherefed.nn.encoders.norm import Norm, has_batch_norm
+from spherefed.nn.encoders.norm import Norm
 from spherefed.nn.encoders.own import CallableEncoder, OwnEncoder
 from spherefed.nn.encoders.resnet import ResNet18, SENet18
 from spherefed.nn.encoders.smallnet import SmallNet
 from spherefed.nn.encoders.vgg import VGG13
+from spherefed.nn.layers import has_batch_norm
 
 BuiltInEncoder = (
     Flatten | Mlp | SmallNet | ConvNet | VGG13 | ResNet18 | SENet18 | MobileNetV2 | EfficientNetLite0 | InMemoryEncoder

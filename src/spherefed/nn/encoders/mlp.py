@@ -26,7 +26,7 @@ class Mlp:
     def build(self, input_shape: tuple[int, ...]) -> nn.Module:
         width = prod(input_shape)
         num_parameters = sum((inputs + 1) * outputs for inputs, outputs in pairwise((width, *self.widths)))
-        check_memory(num_parameters, f"encoder 'mlp' with widths {shown(list(self.widths))}")
+        check_memory(num_parameters, "encoder 'mlp' with widths", list(self.widths))
         layers: list[nn.Module] = [nn.Flatten()]
         for next_width in self.widths:
             layers += [nn.Linear(width, next_width), nn.ReLU()]

@@ -1,13 +1,9 @@
-"""The `NormLayer` of SphereFed, Tables 11-15, and the convolution before it.
-
-Also `batch_norm_layers`, which finds the BatchNorm layers of any network.
-"""
+"""The `NormLayer` of SphereFed, Tables 11-15, and the convolution before it."""
 
 from math import gcd
 from typing import Literal
 
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 Norm = Literal["batch", "group"]
 """SphereFed, App. F.1: BatchNorm for MobileNetV2 on CIFAR-100, GroupNorm for everything else."""
@@ -40,19 +36,3 @@ def conv_norm(
         nn.Conv2d(channels, width, kernel, stride, padding, groups=groups, bias=bias),
         norm_layer(norm, width),
     ]
-
-
-def has_batch_norm(module: nn.Module) -> bool:
-    """Whether any layer is a BatchNorm.
-
-    >>> has_batch_norm(nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8)))
-    True
-    >>> has_batch_norm(nn.GroupNorm(4, 8))
-    False
-    """
-    return bool(batch_norm_layers(module))
-
-
-def batch_norm_layers(module: nn.Module) -> dict[str, _BatchNorm]:
-    """All BatchNorm layers by name: they use batch statistics in training and keep running statistics as buffers."""
-    return {name: layer for name, layer in module.named_modules() if isinstance(layer, _BatchNorm)}

@@ -17,7 +17,7 @@ from torch import Tensor
 from spherefed.assembly import Assembly
 from spherefed.data.examples import Augment
 from spherefed.engines.activity import CALIBRATION
-from spherefed.engines.local import MAX_ATTEMPTS, Parallel
+from spherefed.engines.workers import MAX_ATTEMPTS, Parallel
 from spherefed.errors import ConfigError
 from spherefed.messages import Failure, Reply, Request, Train
 from spherefed.server.federation import Fleet, Round, federate

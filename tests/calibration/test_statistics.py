@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from spherefed.calibration.packing import diagonal_positions, pack_triangle, packed_size, unpack_triangle
+from spherefed.calibration.statistics import diagonal_positions, pack_triangle, packed_size, unpack_triangle
 
 CPU = torch.device("cpu")
 
@@ -14,7 +14,7 @@ CPU = torch.device("cpu")
 def test_a_packed_triangle_is_numpys_upper_triangle_row_by_row(
     dim: int, block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spherefed.calibration.packing.BLOCK_ROWS", block)
+    monkeypatch.setattr("spherefed.calibration.statistics.MIRRORED_ROWS", block)
     whole = np.random.default_rng(dim).integers(-99, 99, size=(dim, dim))
     whole = whole + whole.T
     rows, columns = np.triu_indices(dim)
