@@ -166,12 +166,13 @@ def test_statistics_of_single_clients_are_stored_on_request_and_a_client_is_not_
     assert (folder / "3.safetensors").exists()
 
 
+class Overflowing(FfcGcv):
+    """Together, clients may have fewer examples than they have."""
+
+    capacity = 1200
+
+
 def test_the_statistics_of_a_rejected_client_are_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Overflowing(FfcGcv):
-        """Together, clients may have fewer examples than they have."""
-
-        capacity = 1200
-
     monkeypatch.setattr("spherefed.runs.head.is_additive", lambda calibration: True)
     run_to_end(experiment(Overflowing()), tmp_path, engine=Engine(keep_client_statistics=True))
     rejected = {line["client"] for line in read_lines(tmp_path / "rejections.jsonl")}
