@@ -19,6 +19,7 @@ from spherefed.data.partition import Partition, hold_out, partition, partition_o
 from spherefed.data.sources import Dataset
 from spherefed.errors import ConfigError, ModelError
 from spherefed.experiment import SITES, Experiment
+from spherefed.experiment.own_parts import check_own_parts
 from spherefed.messages import ModelState
 from spherefed.nn.cached_encoder import feature_dataset, without_encoder
 from spherefed.nn.classifier import Classifier
@@ -141,6 +142,8 @@ def build_parts(
     classifier = build_classifier(
         experiment, data.input_shape, data.num_classes, device, dtype=data.input_dtype, encoder=encoder
     )
+    if experiment.own_components():
+        check_own_parts(experiment, data.num_classes)
     if experiment.stack is None:
         cohort = experiment.cohort or experiment.partition.clients
         stack = 0 if experiment.stacking_blocker else suggested_stack(classifier, cohort)
@@ -261,6 +264,8 @@ def _check_features(features: object, kind: str) -> None:
         raise ModelError(
             f"encoder {kind!r} must return one row of features per input, (1, l) for one; got {shape}; flatten them"
         )
+    if features.dtype == torch.float64:
+        raise ModelError(f"encoder {kind!r} must return float32 features, got float64; call .float() on them")
 
 
 def on_device(classifier: Classifier, device: str) -> Classifier:
