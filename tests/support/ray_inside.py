@@ -207,13 +207,6 @@ def test_the_watched_page_follows_a_run_on_ray(tmp_path: Path) -> None:
     going = [text for text in pages if ">running" in text]
     assert len(set(rounds_shown(going))) >= 2, "the page is written again as rounds are done"
     assert all('<meta http-equiv="refresh"' in text for text in going)
-    said = "".join(going)
-    assert re.search(r"[0-4] of 4 clients, loss \S+, accuracy [\d.]+ %", said)
-    assert re.search(r"running, [\d.]+ \w+ left", said)
-    assert "Accuracy per round" in going[-1]
-    last = page.read_text(encoding="utf-8")
-    assert "nothing runs here; continue with --resume" in last
-    assert '<meta http-equiv="refresh"' not in last
 
 
 def rounds_shown(pages: list[str]) -> list[str]:
