@@ -32,6 +32,66 @@ class Thawed:
 VALUE = 3
 """
 
+PARTS = """
+from dataclasses import dataclass
+import numpy as np
+from torch import nn
+
+@dataclass(frozen=True)
+class VectorLoss:
+    def __call__(self, scores, labels):
+        return nn.functional.cross_entropy(scores, labels, reduction="none")
+
+@dataclass(frozen=True)
+class NoLoss:
+    def __call__(self, scores, labels):
+        pass
+
+@dataclass(frozen=True)
+class Losing:
+    clients: int = 2
+    def split(self, labels, num_classes, rng):
+        return [np.arange(3), np.arange(4, 8)]
+
+@dataclass(frozen=True)
+class Texts(Losing):
+    def split(self, labels, num_classes, rng):
+        return "ab"
+
+@dataclass(frozen=True)
+class TextSchedule:
+    def factor(self, round_index, rounds):
+        return "slow"
+
+@dataclass(frozen=True)
+class FailingServer:
+    def step(self, delta, state):
+        return state["momentum"]
+
+@dataclass(frozen=True)
+class ShortServer:
+    def step(self, delta, state):
+        return {name: value[:1] for name, value in delta.items()}, state
+
+@dataclass(frozen=True)
+class OneServer:
+    def step(self, delta, state):
+        return delta
+
+class Pair(nn.Module):
+    def forward(self, x):
+        return x.flatten(1), 0
+
+def nothing():
+    return None
+
+def with_path(path):
+    return None
+
+def missing():
+    raise FileNotFoundError("scans.zarr")
+"""
+
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -62,6 +122,10 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "typo.toml").write_text('name = "mine"\nrounds = 1\nlocal = {lr = 0.1, epoch = 3}\n')
     (root / "nothing").mkdir()
     (root / "mistaken_net.py").write_text(NET)
+    (root / "mistaken_parts.py").write_text(PARTS)
+    (root / "mistaken_syntax.py").write_text("def loss(:\n")
+    (root / "gap.csv").write_text("a,b,label\n1,2,x\n3,,y\n")
+    (root / "no-label.csv").write_text("a,b\n1,2\n")
     return root
 
 
@@ -138,6 +202,23 @@ SETTINGS: dict[str, tuple[str, str, str]] = {
     "schedule.kind=mistaken_net:VALUE": ("is a int", "expected a frozen dataclass", "factor(round_index, rounds)"),
     "model.encoder.kind=mistaken_net:Net": ("(1, 8, 8)", "cannot read inputs", "must accept a batch"),
     "model.encoder={kind='mistaken_net:Net', widht=3}": ("widht", "cannot be built", "it takes width"),
+    "loss.kind=mistaken_syntax:loss": ("'mistaken_syntax'", "cannot be imported", "mistaken_syntax.py, line 1"),
+    "loss.kind=mistaken_parts:VectorLoss": ("shape (2,)", "a scalar tensor with a gradient", "for example"),
+    "loss.kind=mistaken_parts:NoLoss": ("got None", "a scalar tensor with a gradient", "for example"),
+    "loss={kind='torch.nn:CrossEntropyLoss', smoothing=0.1}": ("'smoothing'", "fails with TypeError", "mend it"),
+    "partition.kind=mistaken_parts:Losing": ("7 different", "each of 1438 examples", "exactly one of 2 clients"),
+    "partition.kind=mistaken_parts:Texts": ("'a'", "one array of indices per client", "'mistaken_parts:Texts'"),
+    "schedule.kind=mistaken_parts:TextSchedule": ("got 'slow'", "a number that is not negative", "1.0 leaves the rate"),
+    "algorithm.server.kind=mistaken_parts:FailingServer": ("KeyError: 'momentum'", "FailingServer", "mend it"),
+    "algorithm.server.kind=mistaken_parts:ShortServer": ("(1, 3)", "the names and shapes", "(2, 3)"),
+    "algorithm.server.kind=mistaken_parts:OneServer": ("got a dict", "(update, state)", "two dicts of tensors"),
+    "model.encoder.kind=mistaken_parts:Pair": ("got a tuple", "one row of features", "flatten them"),
+    "model.encoder.kind=mistaken_parts:nothing": ("NoneType", "expected an nn.Module", "'mistaken_parts:nothing'"),
+    "data.name=mistaken_parts:nothing": ("a NoneType", "allowed are (X, y)", "a pandas frame"),
+    "data.name=mistaken_parts:with_path": ("'path'", "a function without arguments", "such as (X, y)"),
+    "data.name=mistaken_parts:missing": ("scans.zarr", "a function without arguments", "such as (X, y)"),
+    "data.name=table:gap.csv": ("input 1 (counted from 0)", "must be finite", "replace or remove"),
+    "data.name=table:no-label.csv": ("no column 'label'", "a, b", "name one of the columns"),
 }
 
 COMMANDS: dict[str, tuple[str, str, str]] = {
@@ -166,6 +247,10 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "rnu digits": ("'rnu'", "Did you mean 'run'?", "spherefed --help"),
     "compare digits --seeds 0": ("0 is not", "x>=1", "spherefed compare --help"),
     "compare digits --with fcc": ("'fcc'", "allowed: ffc", "did you mean 'ffc'?"),
+    "compare digits --methods ,": ("got ','", "names no method", "for example --methods"),
+    "compare digits --set fedprox:local.lr=0.1": ("'fedprox'", "allowed: fedavg", "in this comparison"),
+    "data list --data-root nowhere": ("nowhere is no folder", "holds data sets", "spherefed data get NAME"),
+    "run cifar100 --data-root nowhere": ("not in nowhere", "no folder", "data get cifar100 --data-root nowhere"),
     "compare digits --resume": ("--resume", "needs --out", "the folder of the comparison to continue"),
     "compare digits --tuned no.json": ("no.json", "the output of `spherefed tune`", "write it with"),
     "report nothing": ("nothing", "a run directory has experiment.json", "give the folder"),
@@ -184,6 +269,25 @@ def experiment() -> sf.Experiment:
 
 def run(**inputs: Any) -> sf.Result:
     return sf.run(experiment(), progress=False, **inputs)
+
+
+def built(**changes: Any) -> sf.Experiment:
+    usual: dict[str, Any] = {"name": "mine", "rounds": 1, "local": sf.LocalTraining(lr=0.1)}
+    return sf.Experiment(**usual | changes)
+
+
+def with_nan(row: int) -> np.ndarray:
+    broken = X.copy()
+    broken[row, 1] = np.nan
+    return broken
+
+
+class Double(nn.Linear):
+    def __init__(self) -> None:
+        super().__init__(3, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x).double()
 
 
 def statistics(dim: int, labels: list[int]) -> sf.Statistics:
@@ -239,6 +343,52 @@ CALLS: dict[str, tuple[Callable[[], Any], str, str, str]] = {
     ),
     "short grid": (
         lambda: sf.tune(experiment(), ["fedavg"], {"local.lr": [0.1]}), "got 0.1", "at least three", "for example 0.03",
+    ),
+    "float64 features": (lambda: run(data=(X, Y), encoder=Double()), "got float64", "float32 features", ".float()"),
+    "label nan": (lambda: run(data=(X, np.where(Y, 1, np.nan))), "nan at index 0", "texts or", "replace or remove"),
+    "label inf": (lambda: run(data=(X, np.where(Y, 1, np.inf))), "inf at index 0", "texts or", "replace or remove"),
+    "text label none": (lambda: run(data=(X, ["a", None] * 10)), "got None", "texts or whole", "replace or remove"),
+    "mixed labels": (lambda: run(data=(X, [0, "a"] * 10)), "got 0", "texts or whole", "replace or remove"),
+    "identifiers": (lambda: run(data=(X, Y * 10**7)), "got 10000000", "below 65,536", "number the classes"),
+    "complex": (lambda: run(data=(X + 0j, Y)), "complex64", "must be real", "give an array"),
+    "no features": (lambda: run(data=(X[:, :0], Y)), "(20, 0)", "at least one per example", "give an array"),
+    "file as data": (lambda: run(data="mine.csv"), "'mine.csv'", "named in the experiment", "table:FILE.csv"),
+    "three arrays": (lambda: run(data=(X, Y, Y)), "a ndarray", "must be (input, label)", "write (X, y)"),
+    "row of a nan": (lambda: run(data=(with_nan(7), Y)), "input 7 (counted from 0)", "must be finite", "replace"),
+    "dict of clients": (lambda: run(clients={"a": (X, Y)}), "a dict", "a list with one data set", "clients.values()"),
+    "number of clients": (lambda: run(clients=3), "got 3", "a list with one data set", "write [(X0, y0)"),
+    "out": (lambda: run(out=3), "got 3", "the path of a folder", "out='runs/mine'"),
+    "seeds": (lambda: sf.compare(experiment(), ["fedavg"], seeds=[0, 1]), "[0, 1]", "a whole number", "seeds=3"),  # type: ignore[arg-type]
+    "number as method": (lambda: sf.compare(experiment(), [1]), "got 1", "must be a name", "fedavg+spherefed"),  # type: ignore[list-item]
+    "tuned": (lambda: sf.compare(experiment(), ["fedavg"], tuned={"fedavg": 0.1}), "0.1", "by method", "for example"),  # type: ignore[dict-item]
+    "grid of one": (lambda: sf.tune(experiment(), ["fedavg"], {"local.lr": 0.1}), "0.1", "a list", "for example"),  # type: ignore[dict-item]
+    "grid of texts": (lambda: sf.tune(experiment(), ["fedavg"], {"local.lr": ["a"]}), "'a'", "numbers", "for example"),  # type: ignore[list-item]
+    "tune one": (lambda: sf.tune(experiment(), "fedavg"), "'fedavg'", "a list of names", "write ['fedavg']"),
+    "text rate": (lambda: sf.LocalTraining(lr="0.1"), "'0.1'", "local.lr must be", "a number"),  # type: ignore[arg-type]
+    "half epochs": (lambda: sf.LocalTraining(lr=0.1, epochs=1.5), "1.5", "local.epochs must be", "a whole number"),  # type: ignore[arg-type]
+    "one width": (lambda: sf.Mlp(widths=64), "got 64", "a tuple of whole numbers", "write it as (…,)"),  # type: ignore[arg-type]
+    "text alpha": (lambda: sf.Dirichlet(alpha="1"), "'1'", "partition.alpha must be", "a number"),  # type: ignore[arg-type]
+    "weights": (lambda: sf.Algorithm(weigh="sites"), "'sites'", "must be one of", "examples, clients or None"),  # type: ignore[arg-type]
+    "model by name": (lambda: built(model="mlp"), "'mlp'", "model must be", "sf.Model(…)"),
+    "loss by name": (lambda: built(loss="ce"), "'ce'", "sf.CrossEntropy(…)", "a frozen dataclass of your own"),
+    "loss is no loss": (lambda: built(loss=sf.Mlp()), "Mlp(", "sf.CrossEntropy(…)", "a frozen dataclass of your own"),
+    "text rounds": (lambda: built(rounds="3"), "'3'", "rounds must be", "a whole number"),
+    "text workers": (lambda: sf.Engine(workers="2"), "'2'", "engine.workers must be", "a whole number"),  # type: ignore[arg-type]
+    "numbered recipe": (lambda: sf.recipe(3), "got 3", "a name or a path", "allowed: digits"),  # type: ignore[arg-type]
+    "recipe methods": (lambda: sf.recipe("digits", method=["fedavg"]), "['fedavg']", "must be a name", "such as"),  # type: ignore[arg-type]
+    "load nothing": (lambda: sf.load(None), "got None", "path of a run directory", "for example"),  # type: ignore[arg-type]
+    "class as encoder": (lambda: sf.hyperspherical(nn.Linear, 3), "the class Linear", "an nn.Module", "an instance"),  # type: ignore[arg-type]
+    "no classes": (lambda: sf.hyperspherical(nn.Linear(3, 4), 0), "got 0", "at least 2", "count your classes"),
+    "float labels": (lambda: sf.sphere_mse(torch.zeros(2, 3), torch.zeros(2)), "float32", "class number", "per row"),
+    "label range": (lambda: sf.sphere_mse(torch.zeros(1, 3), torch.tensor([7])), "3 classes", "0..2", "number the"),
+    "plain module": (lambda: sf.statistics(nn.Linear(3, 4), []), "a Linear", "sf.hyperspherical", "sf.from_classifier"),  # type: ignore[arg-type]
+    "one batch": (
+        lambda: sf.statistics(sf.hyperspherical(nn.Linear(3, 4), 2), (torch.ones(2, 3), torch.tensor([0, 1]))),  # type: ignore[arg-type]
+        "one pair", "an iterable of (inputs, labels)", "write [(inputs, labels)]",
+    ),
+    "calibrate": (
+        lambda: sf.hyperspherical(nn.Linear(3, 4), 2, 4).calibrate(None),  # type: ignore[arg-type]
+        "a NoneType", "the statistics of all clients", "model.calibrate(sum(",
     ),
     "load": (lambda: sf.load("nowhere"), "nowhere", "not a run directory", "name a folder that a run has written"),
     "narrow encoder": (

@@ -20,6 +20,7 @@ from spherefed.data.locations import data_root as root_of
 from spherefed.data.partition import Partition, hold_out, partition, partition_of
 from spherefed.errors import ConfigError, ModelError
 from spherefed.experiment import SITES, Experiment
+from spherefed.experiment.own_parts import check_own_parts
 from spherefed.messages import ModelState
 from spherefed.nn.cached_encoder import feature_dataset, without_encoder
 from spherefed.nn.classifier import Classifier, on_device
@@ -142,6 +143,8 @@ def build_parts(
     classifier = build_classifier(
         experiment, data.input_shape, data.num_classes, device, dtype=data.input_dtype, encoder=encoder
     )
+    if experiment.own_components():
+        check_own_parts(experiment, data.num_classes)
     if experiment.stack is None:
         cohort = experiment.cohort or experiment.partition.clients
         stack = 0 if experiment.stacking_blocker else suggested_stack(classifier, cohort)
@@ -224,6 +227,10 @@ def build_classifier(
         raise ModelError(
             f"encoder {kind_of(model.encoder)!r} must return one row of features per input, (1, l) for one; "
             f"got {shape}; flatten them"
+        )
+    if features.dtype == torch.float64:
+        raise ModelError(
+            f"encoder {kind_of(model.encoder)!r} must return float32 features, got float64; call .float() on them"
         )
     head = model.head.build(num_classes, features.shape[1], experiment.seed)
     classifier = Classifier(built, head, num_classes=num_classes, normalize=model.normalize)

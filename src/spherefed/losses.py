@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from spherefed.components import find_component
-from spherefed.errors import ConfigError
+from spherefed.errors import ConfigError, ModelError
 from spherefed.schema import Options
 
 
@@ -43,7 +43,7 @@ class MeanSquaredError:
     kind: ClassVar[str] = "mse"
 
     def __call__(self, scores: Tensor, labels: Tensor) -> Tensor:
-        return sphere_mse(scores, labels)
+        return functional.mse_loss(scores, one_hot(scores, labels))
 
     def per_example(self, scores: Tensor, labels: Tensor) -> Tensor:
         """The loss of each example, (n,)."""
@@ -96,7 +96,19 @@ def sphere_mse(scores: Tensor, labels: Tensor) -> Tensor:
     >>> sphere_mse(torch.tensor([[1.0, 0.0]]), torch.tensor([0])).item()
     0.0
     """
-    return functional.mse_loss(scores, one_hot(scores, labels))
+    if scores.ndim != 2 or labels.shape != scores.shape[:1] or labels.is_floating_point():
+        kind = str(labels.dtype).removeprefix("torch.")
+        raise ModelError(
+            f"sphere_mse needs scores (n, C) and labels (n,) of class numbers, got {tuple(scores.shape)} and {kind} "
+            f"{tuple(labels.shape)}; give one whole number per row"
+        )
+    try:
+        return functional.mse_loss(scores, one_hot(scores, labels.long()))
+    except RuntimeError as error:
+        raise ModelError(
+            f"sphere_mse: labels must lie in 0..{scores.shape[1] - 1} for {scores.shape[1]} classes: {error}; "
+            "number the classes from 0, or raise num_classes"
+        ) from error
 
 
 def one_hot(scores: Tensor, labels: Tensor) -> Tensor:

@@ -168,6 +168,50 @@ def from_plain(wanted: Any, plain: Any, path: str = "") -> Any:
     return _scalar_from(wanted, plain, path)
 
 
+def check_types(value: Any, path: str = "") -> None:
+    """Raise a ConfigError for a field of a dataclass built in Python whose value has another type than declared."""
+    hints = _type_hints(type(value))
+    for field in fields(value):
+        if not _fits(hints[field.name], given := getattr(value, field.name)):
+            raise _type_error(hints[field.name], given, _join(path, field.name))
+
+
+_type_hints = functools.cache(get_type_hints)
+_SCALARS: dict[Any, str] = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+_PYTHON_TYPES: dict[Any, Any] = {int: int, float: (int, float), bool: bool, str: str}
+
+
+def _fits(hint: Any, value: Any) -> bool:
+    """Whether a value has this type. A user's own dataclass fits every union of components."""
+    origin = get_origin(hint)
+    if origin in (Union, types.UnionType):
+        own = is_dataclass(value) and type(value).__module__.partition(".")[0] != __package__
+        return any(_fits(member, value) for member in get_args(hint)) or (own and _contract(get_args(hint)) is not None)
+    if origin is tuple:
+        return isinstance(value, tuple) and all(_fits(get_args(hint)[0], item) for item in value)
+    if origin is Literal:
+        return isinstance(value, str) and value in get_args(hint)
+    if getattr(hint, "_is_protocol", False):
+        return False
+    return isinstance(value, _PYTHON_TYPES.get(hint, hint)) and (hint is bool or not isinstance(value, bool))
+
+
+def _type_error(hint: Any, value: Any, path: str) -> ConfigError:
+    members = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+    none = " or None" if type(None) in members else ""
+    member = next(member for member in members if member is not type(None))
+    if get_origin(member) is tuple:
+        kind = _SCALARS[get_args(member)[0]].removeprefix("a ")
+        return ConfigError(f"{path} must be a tuple of {kind}s{none}, got {shown(value)}; write it as (…,)")
+    if get_origin(member) is Literal:
+        return ConfigError(f"{path} must be one of {', '.join(get_args(member))}{none}, got {shown(value)}")
+    if member in _SCALARS:
+        return ConfigError(f"{path} must be {_SCALARS[member]}{none}, got {shown(value)}")
+    names = ", ".join(f"sf.{each.__name__}(…)" for each in members if is_dataclass(each) and not is_adapter(each))
+    own = "" if _contract(members) is None else " or a frozen dataclass of your own"
+    return ConfigError(f"{path} must be {names}{none}{own}, got {shown(value)}")
+
+
 def with_path(plain: Mapping[str, Any], path: str, value: Any) -> dict[str, Any]:
     """A copy of nested plain data in which the dotted `path` is `value`. A new `kind` resets its fields to defaults.
 
@@ -286,8 +330,7 @@ def _scalar_from(wanted: Any, plain: Any, path: str) -> Any:
     if wanted is float and type(plain) in (int, float) and abs(plain) <= sys.float_info.max:
         return float(plain)
     if type(plain) is not wanted:
-        names: dict[Any, str] = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
-        raise ConfigError(f"{path} must be {names.get(wanted, typing.cast(str, wanted))}, got {shown(plain)}")
+        raise ConfigError(f"{path} must be {_SCALARS.get(wanted, typing.cast(str, wanted))}, got {shown(plain)}")
     if wanted is int and abs(plain) >= MAX_WHOLE:
         raise ConfigError(f"{path} must be below 2¹²⁸, got {shown(plain)}")
     return plain

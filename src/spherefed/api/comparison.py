@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 from spherefed.api.result import Result
 from spherefed.api.tables import curve_figure, data_frame
 from spherefed.client.evaluation import GLOBAL_TEST
+from spherefed.errors import ConfigError
 from spherefed.report.summary import estimate
+from spherefed.schema import suggest
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -25,6 +27,8 @@ class Comparison:
         """Method → one result per seed."""
 
     def __getitem__(self, method: str) -> list[Result]:
+        if method not in self.results:
+            raise ConfigError(f"no method {method!r} in this comparison; {suggest(str(method), self.results)}")
         return self.results[method]
 
     @property

@@ -1,9 +1,11 @@
 """Turn what a caller passes in memory into an experiment that identifies it, and the objects themselves."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import is_dataclass, replace
+from pathlib import Path
 from typing import Any, TypedDict
 
+import numpy as np
 from torch import nn
 
 from spherefed import recipes
@@ -17,7 +19,7 @@ from spherefed.experiment import Experiment, find_experiment, with_fields
 from spherefed.nn.encoders import InMemoryEncoder
 from spherefed.recipes.methods import Settings, tuning_key, with_method
 from spherefed.runs.runner import Engine
-from spherefed.schema import kind_of, suggest, to_plain
+from spherefed.schema import kind_of, shown, suggest, to_plain
 
 
 class Inputs(TypedDict, total=False):
@@ -62,6 +64,10 @@ def with_inputs(
     elif data is not None:
         dataset = dataset_in_memory(data, test, image_key=image_key, label_key=label_key)
     elif clients is not None:
+        if isinstance(clients, Mapping) or not isinstance(clients, Iterable):
+            given = "a dict" if isinstance(clients, Mapping) else repr(clients)
+            how = "list(clients.values())" if isinstance(clients, Mapping) else "[(X0, y0), (X1, y1)]"
+            raise ConfigError(f"clients= must be a list with one data set per client, got {given}; write {how}")
         dataset, parts = clients_in_memory(clients, test, image_key=image_key, label_key=label_key)
         cohort = None if experiment.cohort is None else min(experiment.cohort, len(parts.parts))
         experiment = replace(experiment, partition=Natural(clients=len(parts.parts)), cohort=cohort)
@@ -100,7 +106,16 @@ def check_call(engine: object, inputs: Mapping[str, Any]) -> None:
             raise ConfigError(f"there is no argument {name!r}; {suggest(name, Inputs.__annotations__)}")
 
 
-def recipe(name: str, method: str | None = None, **changes: Any) -> Experiment:
+def check_methods(methods: object) -> None:
+    """Refuse anything but a list of method names."""
+    if isinstance(methods, str):
+        raise ConfigError(f"methods must be a list of names, got {methods!r}; write [{methods!r}]")
+    wrong = [each for each in methods if not isinstance(each, str)] if isinstance(methods, Iterable) else [methods]
+    if wrong:
+        raise ConfigError(f"a method must be a name such as 'fedavg' or 'fedavg+spherefed', got {shown(wrong[0])}")
+
+
+def recipe(name: str | Path, method: str | None = None, **changes: Any) -> Experiment:
     """A recipe, an experiment file or a run directory, with a method and changed fields.
 
     `changes` are fields of the experiment: values, components, or dicts of the fields below (`local={"lr": 0.1}`).
@@ -109,8 +124,12 @@ def recipe(name: str, method: str | None = None, **changes: Any) -> Experiment:
     >>> recipe("digits", method="fedprox+spherefed", rounds=5, partition={"alpha": 1.0}).partition
     Dirichlet(alpha=1.0, clients=10, min_size=0, balanced=False)
     """
+    if not isinstance(name, str | Path):
+        raise ConfigError(f"recipe must be a name or a path, got {name!r}; allowed: {', '.join(recipes.RECIPES)}")
+    name = str(name)
     experiment = find_experiment(name, recipes.RECIPES)
     if method is not None:
+        check_methods([method])
         experiment = with_method(experiment, method, recipes.tuned(name))
     return with_changes(experiment, changes)
 
@@ -131,6 +150,8 @@ def _paths(changes: Mapping[str, Any], before: str = "") -> list[tuple[str, Any]
         elif is_dataclass(value) and before:
             kind = {"kind": kind_of(value)} if hasattr(value, "kind") or not _is_built_in(value) else {}
             found.append((f"{before}{name}", kind | to_plain(value)))
+        elif isinstance(value, np.generic):
+            found.append((f"{before}{name}", value.item()))
         elif not is_dataclass(value):
             found.append((f"{before}{name}", list(value) if isinstance(value, tuple) else value))
     return found

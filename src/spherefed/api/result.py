@@ -132,6 +132,8 @@ class OutputFolder:
 
     def __init__(self, out: str | Path | None) -> None:
         if out is not None:
+            if not isinstance(out, str | Path):
+                raise RunError(f"out must be the path of a folder, got {out!r}; for example out='runs/mine'")
             self.path = Path(out)
             return
         temporary = tempfile.mkdtemp(prefix="spherefed-")

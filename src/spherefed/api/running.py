@@ -8,7 +8,16 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from spherefed.api.comparison import Comparison
-from spherefed.api.inputs import Inputs, check_call, exchanged, tuned_for, untuned, untuned_run, with_inputs
+from spherefed.api.inputs import (
+    Inputs,
+    check_call,
+    check_methods,
+    exchanged,
+    tuned_for,
+    untuned,
+    untuned_run,
+    with_inputs,
+)
 from spherefed.api.progress import show_progress
 from spherefed.api.result import OutputFolder, Result
 from spherefed.api.tables import data_frame
@@ -20,6 +29,7 @@ from spherefed.recipes.methods import Settings, with_method
 from spherefed.runs import comparison, runner, tuning
 from spherefed.runs.directory import RunDirectory, write_json
 from spherefed.runs.runner import Engine, Progress
+from spherefed.schema import shown
 
 DEFAULT_METHODS = ("fedavg", "fedavg+ffc", "fedavg+spherefed")
 
@@ -107,8 +117,10 @@ def compare(
     """
     check_call(engine, inputs)
     named, in_memory = with_inputs(experiment, **inputs)
-    if isinstance(methods, str):
-        raise ConfigError(f"methods must be a list of names, got {methods!r}; write [{methods!r}]")
+    if not isinstance(seeds, int):
+        raise ConfigError(f"seeds must be the number of seeds, a whole number, got {seeds!r}; for example seeds=3")
+    if not isinstance(methods, Mapping):
+        check_methods(methods)
     if isinstance(methods, Mapping):
         built = {name: with_inputs(each, **inputs)[0] for name, each in methods.items()}
     else:
@@ -179,6 +191,12 @@ def tune(
     its edge is extended, and all methods try equally many values.
     """
     grid = grid or {"local.lr": (0.01, 0.03, 0.1, 0.3, 1.0)}
+    check_methods(methods)
+    if not isinstance(grid, Mapping) or not all(_is_numbers(values) for values in grid.values()):
+        raise ConfigError(
+            f"grid must be a path with a list of numbers, got {shown(grid)}; for example "
+            "{'local.lr': [0.03, 0.1, 0.3]}"
+        )
     if len(grid) != 1:
         raise ConfigError(
             f"grid must name one path, got {', '.join(grid) or 'none'}; for example {{'local.lr': [0.03, 0.1, 0.3]}}"
@@ -193,6 +211,10 @@ def tune(
         searches[search.method] = search
     table = tuning.table(list(searches.values()), seeds)
     return Tuned({name: entry["chosen"] for name, entry in table["methods"].items()}, table)
+
+
+def _is_numbers(values: object) -> bool:
+    return isinstance(values, list | tuple) and all(isinstance(value, int | float) for value in values)
 
 
 def _tracking(track: str | None, path: Path, out: str | Path | None) -> AbstractContextManager[Callable[[Path], None]]:
@@ -212,4 +234,11 @@ def _settings(tuned: "Settings | Tuned | str | Path | None", experiment: Experim
         return tuned_for(experiment)
     if isinstance(tuned, Tuned):
         return tuned.chosen
-    return read_tuned(Path(tuned)) if isinstance(tuned, str | Path) else tuned
+    if isinstance(tuned, str | Path):
+        return read_tuned(Path(tuned))
+    if not isinstance(tuned, Mapping) or not all(isinstance(values, Mapping) for values in tuned.values()):
+        raise ConfigError(
+            f"tuned must be a result of sf.tune, a file of `spherefed tune`, or values by method and path, got "
+            f"{shown(tuned)}; for example {{'fedavg': {{'local.lr': 0.1}}}}"
+        )
+    return tuned

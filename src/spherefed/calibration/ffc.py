@@ -50,6 +50,14 @@ def statistics(model: Classifier, batches: Iterable[tuple[Tensor, Tensor]]) -> S
     also if the model does not normalize them: without a bias the arg-max does not depend on ‖z‖. Give batches without
     augmentation.
     """
+    if not isinstance(model, Classifier):
+        raise CalibrationError(
+            f"statistics needs a model of sf.hyperspherical or sf.from_classifier, got a {type(model).__name__}"
+        )
+    if isinstance(batches, tuple) and len(batches) == 2 and isinstance(batches[0], Tensor):
+        raise CalibrationError(
+            "batches must be an iterable of (inputs, labels), got one pair; write [(inputs, labels)]"
+        )
     device = next((t.device for t in (*model.parameters(), *model.buffers())), torch.device("cpu"))
     accumulator: Accumulator | None = None
     with eval_mode(model), torch.inference_mode(), torch.autocast(device.type, enabled=False):

@@ -154,11 +154,14 @@ def compare(
     engine: "Engine",
 ) -> None:
     """Compare methods on the same partitions of EXPERIMENT (default: digits); print a table and write a page."""
+    from spherefed.errors import ConfigError
     from spherefed.recipes.methods import with_method
     from spherefed.report.summary import check_metric
 
     check_metric(metric)
     listed = _names(names) if names is not None else [base, *(f"{base}+{name}" for name in _names(overlays))]
+    if not listed:
+        raise ConfigError(f"--methods names no method, got {names!r}; for example --methods fedavg,fedavg+spherefed")
     shared, per_method = split_settings(settings)
     chosen = tuned_values_of(experiment, tuned, shared)
     found = find_experiment(experiment, shared)

@@ -22,6 +22,7 @@ from spherefed.data.examples import Augment, Examples
 from spherefed.errors import ConfigError
 from spherefed.losses import Loss
 from spherefed.messages import part_of
+from spherefed.schema import check_types
 from spherefed.tensors import Tensors
 
 
@@ -41,6 +42,7 @@ class LocalTraining:
     weight_decay: float = 1e-5
 
     def __post_init__(self) -> None:
+        check_types(self, "local")
         if not (self.lr > 0 and isfinite(self.lr)):
             raise ConfigError(f"local.lr must be a positive number, got {self.lr}")
         if self.head_epochs < 0:

@@ -11,10 +11,9 @@ from torch import Tensor
 from spherefed.data.archives import check_zip
 from spherefed.data.dataset import Dataset, check_examples, fixed_split
 from spherefed.data.examples import Examples
-from spherefed.data.labels import class_names, label_numbers
+from spherefed.data.labels import MAX_CLASSES, class_names, label_numbers
 from spherefed.errors import DataError
 
-MAX_CLASSES = 65_536
 LABELS = ("labels", "test_labels")
 ARRAYS = ("images", "test_images", *LABELS)
 

@@ -111,6 +111,10 @@ def _check_classes(classes: tuple[str, ...]) -> None:
 
 def _columns(data: Any, image_key: str | None, label_key: str | None, where: str) -> Columns:
     """Inputs and labels of any kind of data."""
+    if isinstance(data, str):
+        raise DataError(
+            f"{where} is the text {data!r}; files are named in the experiment: data={{'name': 'table:FILE.csv'}}"
+        )
     if hasattr(data, "columns") and hasattr(data, "to_numpy"):  # pandas
         label = find_column(label_key, LABEL_KEYS, list(data.columns), f"{where}: label_key")
         return data.drop(columns=[label]).to_numpy(), data[label].to_numpy(), ()
@@ -148,7 +152,9 @@ def _row(item: Any, image_key: str | None, label_key: str | None, where: str) ->
         return item[image], item[label]
     if isinstance(item, tuple | list) and len(item) == 2:
         return item[0], item[1]
-    raise DataError(f"{where}: an item must be (input, label) or a dict, got a {type(item).__name__}")
+    raise DataError(
+        f"{where}: an item must be (input, label) or a dict, got a {type(item).__name__}; for arrays write (X, y)"
+    )
 
 
 def _keys(image_key: str | None, label_key: str | None, names: list[str], where: str) -> tuple[str, str]:
@@ -193,6 +199,12 @@ def _inputs(given: Any, where: str) -> Tensor:
     except TypeError as error:
         kind = getattr(np.asarray(given), "dtype", type(given).__name__)
         raise DataError(f"{where}: inputs must be numbers, got {kind}; encode text columns as numbers first") from error
+    if tensor.is_complex() or 0 in tensor.shape[1:]:
+        kind = str(tensor.dtype).removeprefix("torch.")
+        raise DataError(
+            f"{where}: inputs must be real numbers, at least one per example, got {kind} of shape "
+            f"{tuple(tensor.shape)}; give an array (n, …) of features or pixels"
+        )
     if tensor.ndim < 1:
         raise DataError(f"{where}: inputs must be an array with one row per example, got a single number")
     if tensor.dtype == torch.uint8:

@@ -9,6 +9,9 @@ from torch import Tensor
 
 from spherefed.errors import DataError
 
+MAX_CLASSES = 65_536
+"""More than any data set has: identifiers that were taken for class numbers."""
+
 
 def class_names(parts: Sequence[Any], names: tuple[str, ...] = ()) -> tuple[tuple[str, ...], bool]:
     """All classes of these labels in the order of their numbers, and whether the labels are numbers without names.
@@ -27,6 +30,11 @@ def class_names(parts: Sequence[Any], names: tuple[str, ...] = ()) -> tuple[tupl
         raise DataError(f"labels: class numbers are 0, 1, 2, …; got {least}; number the classes from 0, or use texts")
     if names and most < len(names):
         return names, False
+    if most >= MAX_CLASSES:
+        raise DataError(
+            f"labels: class numbers are 0, 1, 2, … below {MAX_CLASSES:,}, got {most}; number the classes from 0, "
+            "or use texts"
+        )
     return tuple(str(number) for number in range(most + 1)), True
 
 
@@ -45,11 +53,18 @@ def label_numbers(labels: Any, classes: tuple[str, ...], where: str) -> Tensor:
 
 
 def _array(labels: Any, where: str) -> np.ndarray:
+    if isinstance(labels, list | tuple) and len({isinstance(label, str) for label in labels}) > 1:
+        labels = np.array(labels, dtype=object)  # numpy would turn numbers among texts, and None, into texts
     array = labels.detach().cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
     if array.ndim != 1:
         raise DataError(
             f"{where}: labels must be one-dimensional, one class per example, got shape {array.shape}; "
             "flatten them, or take the argmax of one-hot rows"
+        )
+    if array.dtype.kind == "f" and len(missing := np.flatnonzero(~np.isfinite(array))):
+        raise DataError(
+            f"{where}: labels must be texts or whole numbers, got {array[missing[0]]} at index {missing[0]} "
+            f"({len(missing)} such labels); replace or remove such examples"
         )
     if array.dtype.kind == "f" and np.array_equal(array, np.round(array)):
         return array.astype(np.int64)

@@ -11,7 +11,7 @@ from spherefed.data.columns import ByColumn
 from spherefed.data.locations import user_path
 from spherefed.data.partition_file import digest_parts, read_parts, write_parts
 from spherefed.errors import ConfigError
-from spherefed.schema import kind_of, shown
+from spherefed.schema import check_types, kind_of, shown
 
 Indices = NDArray[np.int64]
 
@@ -25,6 +25,7 @@ class Iid:
     """Number of clients (K in the paper)."""
 
     def __post_init__(self) -> None:
+        check_types(self, "partition")
         _check_clients(self.clients)
 
     def split(self, labels: Indices, num_classes: int, rng: np.random.Generator) -> list[Indices]:
@@ -46,6 +47,7 @@ class Dirichlet:
     """Give no further class to a client that has 1/K of all examples, as some codes do: sizes differ less."""
 
     def __post_init__(self) -> None:
+        check_types(self, "partition")
         _check_clients(self.clients)
         _check_skew(self.alpha, self.min_size)
 
@@ -204,7 +206,12 @@ class Partition:
 def partition(partitioner: Partitioner, labels: Indices, num_classes: int, rng: np.random.Generator) -> Partition:
     """Split examples by their labels; the parts are disjoint and complete."""
     _check_parts("partition.clients", partitioner.clients, len(labels))
-    parts = tuple(np.asarray(part, dtype=np.int64) for part in partitioner.split(labels, num_classes, rng))
+    try:
+        parts = tuple(np.asarray(part, dtype=np.int64) for part in partitioner.split(labels, num_classes, rng))
+    except (ValueError, TypeError) as error:  # of a user's own partition
+        raise ConfigError(
+            f"partition {kind_of(partitioner)!r} must return one array of indices per client: {error}"
+        ) from error
     all_indices = np.sort(np.concatenate(parts)) if parts else np.zeros(0, dtype=np.int64)
     if len(parts) != partitioner.clients or not np.array_equal(all_indices, np.arange(len(labels))):
         raise ConfigError(

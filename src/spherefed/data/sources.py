@@ -18,7 +18,7 @@ from spherefed.data.resize import resized
 from spherefed.data.tables import load_table
 from spherefed.data.tiny_imagenet import REMOTE as TINY_REMOTE
 from spherefed.data.tiny_imagenet import find_tiny_imagenet, load_tiny_imagenet
-from spherefed.errors import ConfigError
+from spherefed.errors import ConfigError, DataError, SpherefedError
 from spherefed.schema import suggest
 
 __all__ = ["SOURCES", "Dataset", "Source", "arrays", "check_examples", "digits", "load"]
@@ -120,7 +120,16 @@ def _own(name: str) -> Dataset:
     function = find_component(name, "data.name", "a function without arguments that returns a data set")
     if not callable(function):
         raise ConfigError(f"data.name {name!r} is a {type(function).__name__}; expected a function without arguments")
-    made = function()
+    try:
+        made = function()
+    except SpherefedError:
+        raise
+    except Exception as error:  # code of the user
+        said = str(error).partition("\n")[0]
+        raise DataError(
+            f"data.name {name!r} fails with {type(error).__name__}: {said}; expected a function without arguments that "
+            "returns a data set, such as (X, y)"
+        ) from error
     if isinstance(made, Dataset):
         return replace(made, name=name)
     return replace(dataset_in_memory(made), name=name)

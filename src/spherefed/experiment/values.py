@@ -19,7 +19,7 @@ from spherefed.losses import CrossEntropy, Loss, has_per_example
 from spherefed.nn.encoders import Encoder, Mlp
 from spherefed.nn.feature_maps import FeatureMap
 from spherefed.nn.heads import Head, Learned
-from spherefed.schema import kind_of, own_components, without_defaults
+from spherefed.schema import check_types, kind_of, own_components, without_defaults
 from spherefed.server.algorithms import Algorithm
 from spherefed.server.reply_checks import Limits
 from spherefed.server.schedules import Cosine, Schedule
@@ -53,6 +53,7 @@ class Data:
     """Standard deviation per channel, likewise."""
 
     def __post_init__(self) -> None:
+        check_types(self, "data")
         if len(set(self.classes)) < len(self.classes) or len(self.classes) == 1:
             raise ConfigError(f"data.classes must be at least two different names, got {list(self.classes)}")
         if len(self.mean) != len(self.std) or not all(deviation > 0 for deviation in self.std):
@@ -95,6 +96,7 @@ class Model:
     (`client/batch_statistics.py`)."""
 
     def __post_init__(self) -> None:
+        check_types(self, "model")
         if self.frozen and self.batch_statistics != "average":
             raise ConfigError(
                 f"model.batch_statistics = {self.batch_statistics!r} would change an encoder that model.frozen = true "
@@ -156,6 +158,7 @@ class Experiment:
     """Largest norm of an update and largest number of examples of a reply; a reply above them is rejected."""
 
     def __post_init__(self) -> None:
+        check_types(self)
         check_experiment(self)
 
     @property

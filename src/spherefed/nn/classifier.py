@@ -66,6 +66,11 @@ class Classifier(nn.Module):
 
     def calibrate(self, statistics: "Statistics", ridge: float = 0.0) -> "Solution":
         """Replace the head in place by the globally optimal head (SphereFed, Eq. 10; Eq. 12 with ridge λ)."""
+        if not hasattr(statistics, "solve"):
+            raise ModelError(
+                f"calibrate needs the statistics of all clients, got a {type(statistics).__name__}; "
+                "write model.calibrate(sum(sf.statistics(model, batches) for batches in clients))"
+            )
         solution = statistics.solve(ridge)
         if self.head.is_uninitialized:
             raise ModelError("the feature dimension is not known yet; call the model once, or give dim=")
@@ -92,6 +97,11 @@ def hyperspherical(
     >>> model(torch.zeros(4, 8)).shape
     torch.Size([4, 10])
     """
+    if not isinstance(encoder, nn.Module):
+        given = f"the class {encoder.__name__}" if isinstance(encoder, type) else repr(encoder)
+        raise ModelError(f"encoder must be an nn.Module, got {given}; pass an instance, such as nn.Linear(8, 16)")
+    if not isinstance(num_classes, int) or num_classes < 2:
+        raise ModelError(f"num_classes must be a whole number of at least 2, got {num_classes!r}; count your classes")
     head = ClassifierHead(None, learned=False) if dim is None else _orthonormal_head(num_classes, dim, seed)
     model = Classifier(encoder, head, num_classes=num_classes, normalize=True, seed=seed)
     if head.is_uninitialized and example is not None:

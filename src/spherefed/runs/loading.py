@@ -28,6 +28,8 @@ def load(run_directory: str | Path, client: int | None = None, *, encoder: nn.Mo
     of the run. A warning says which of the user's own components have changed since the run. Instead of a run, the path
     may be a .safetensors file of `spherefed export`.
     """
+    if not isinstance(run_directory, str | Path):
+        raise RunError(f"load needs the path of a run directory, got {run_directory!r}; for example 'runs/mine'")
     path = Path(run_directory)
     if path.is_file():
         from spherefed.runs.export import load_exported

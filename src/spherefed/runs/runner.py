@@ -22,6 +22,7 @@ from spherefed.runs.finish import finish_run
 from spherefed.runs.head import check_additive
 from spherefed.runs.head_start import ridge_start
 from spherefed.runs.round_log import Checkpoint, RoundLog, calibrated_line, round_line
+from spherefed.schema import check_types
 from spherefed.server.collection import Calibrated, calibrate
 from spherefed.server.federation import Fleet, Plan, Round, federate
 
@@ -50,13 +51,14 @@ class Engine:
     """Store the statistics of every client in the run, so that `spherefed head forget` needs no client."""
 
     def __post_init__(self) -> None:
+        if self.kind not in ("local", "ray"):
+            raise ConfigError(f"engine must be local or ray, got {self.kind!r}")
+        check_types(self, "engine")
         if self.workers < 0 or self.checkpoint_every < 1:
             raise ConfigError(
                 f"workers must not be negative and checkpoint_every at least 1, "
                 f"got {self.workers} and {self.checkpoint_every}"
             )
-        if self.kind not in ("local", "ray"):
-            raise ConfigError(f"engine must be local or ray, got {self.kind!r}")
         if self.kind == "local" and self.address is not None:
             raise ConfigError("an address belongs to the ray engine: add --engine ray, or leave it out")
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from spherefed.client.corrections import Correction, DynamicRegularizer, ModelContrastive, Scaffold
 from spherefed.errors import ConfigError
 from spherefed.messages import Part
-from spherefed.schema import DEFAULT_IN_DIGESTS, kind_of
+from spherefed.schema import DEFAULT_IN_DIGESTS, check_types, kind_of
 from spherefed.server.aggregation import Weigh
 from spherefed.server.optimizers import ServerAdagrad, ServerAdam, ServerOptimizer, ServerSgd, ServerYogi
 from spherefed.server.robust import Aggregation, Mean
@@ -39,6 +39,7 @@ class Algorithm:
     """How updates are aggregated: by their mean, or a rule that bounds what a few hostile clients can do."""
 
     def __post_init__(self) -> None:
+        check_types(self, "algorithm")
         if self.weigh is None:
             alike = self.correction is not None and kind_of(self.correction) in WEIGHED_ALIKE
             object.__setattr__(self, "weigh", "clients" if alike else "examples")

@@ -9,7 +9,7 @@ from torch import nn
 
 from spherefed.errors import ConfigError
 from spherefed.nn.size import check_memory
-from spherefed.schema import shown
+from spherefed.schema import check_types, shown
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -20,6 +20,7 @@ class Mlp:
     widths: tuple[int, ...] = (128, 64)
 
     def __post_init__(self) -> None:
+        check_types(self, "model.encoder")
         if not self.widths or min(self.widths) < 1:
             raise ConfigError(f"model.encoder.widths must be positive whole numbers, got {shown(list(self.widths))}")
 
