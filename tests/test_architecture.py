@@ -12,7 +12,7 @@ SOURCE = Path(spherefed.__file__).parent
 
 # A module or package may import from rows above its own, and from what stands before it in its row.
 ROWS = [
-    ["errors", "rng", "tensors", "files", "components", "schema"],
+    ["errors", "rng", "tensors", "files", "components", "schema", "field_types"],
     ["data"],
     ["nn", "losses"],
     ["messages"],

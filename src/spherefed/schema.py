@@ -38,6 +38,8 @@ MAX_WHOLE = 2**128
 """Whole numbers in experiments are smaller: seeds of random streams have up to 128 bits."""
 DEFAULT_IN_DIGESTS = "default in digests"
 """Key in the metadata of a field whose default depends on others: the value that `without_defaults` leaves out."""
+SCALARS: dict[Any, str] = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+"""Names of plain types in error messages."""
 MAX_SHOWN = 200
 """Characters of a given value in an error message."""
 
@@ -138,10 +140,10 @@ def _open_fields(owner: Any) -> frozenset[str]:
     if owner.__module__.partition(".")[0] != __package__:
         return frozenset()
     hints = get_type_hints(owner)
-    return frozenset(f.name for f in fields(owner) if _contract(get_args(hints[f.name])) is not None)
+    return frozenset(f.name for f in fields(owner) if open_contract(get_args(hints[f.name])) is not None)
 
 
-def _contract(members: Iterable[Any]) -> Any:
+def open_contract(members: Iterable[Any]) -> Any:
     """The Protocol of an open union."""
     return next((member for member in members if getattr(member, "_is_protocol", False)), None)
 
@@ -166,50 +168,6 @@ def from_plain(wanted: Any, plain: Any, path: str = "") -> Any:
             raise ConfigError(f"{path} must be a list, got {shown(plain)}")
         return tuple(from_plain(get_args(wanted)[0], item, f"{path}[{i}]") for i, item in enumerate(plain))
     return _scalar_from(wanted, plain, path)
-
-
-def check_types(value: Any, path: str = "") -> None:
-    """Raise a ConfigError for a field of a dataclass built in Python whose value has another type than declared."""
-    hints = _type_hints(type(value))
-    for field in fields(value):
-        if not _fits(hints[field.name], given := getattr(value, field.name)):
-            raise _type_error(hints[field.name], given, _join(path, field.name))
-
-
-_type_hints = functools.cache(get_type_hints)
-_SCALARS: dict[Any, str] = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
-_PYTHON_TYPES: dict[Any, Any] = {int: int, float: (int, float), bool: bool, str: str}
-
-
-def _fits(hint: Any, value: Any) -> bool:
-    """Whether a value has this type. A user's own dataclass fits every union of components."""
-    origin = get_origin(hint)
-    if origin in (Union, types.UnionType):
-        own = is_dataclass(value) and type(value).__module__.partition(".")[0] != __package__
-        return any(_fits(member, value) for member in get_args(hint)) or (own and _contract(get_args(hint)) is not None)
-    if origin is tuple:
-        return isinstance(value, tuple) and all(_fits(get_args(hint)[0], item) for item in value)
-    if origin is Literal:
-        return isinstance(value, str) and value in get_args(hint)
-    if getattr(hint, "_is_protocol", False):
-        return False
-    return isinstance(value, _PYTHON_TYPES.get(hint, hint)) and (hint is bool or not isinstance(value, bool))
-
-
-def _type_error(hint: Any, value: Any, path: str) -> ConfigError:
-    members = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
-    none = " or None" if type(None) in members else ""
-    member = next(member for member in members if member is not type(None))
-    if get_origin(member) is tuple:
-        kind = _SCALARS[get_args(member)[0]].removeprefix("a ")
-        return ConfigError(f"{path} must be a tuple of {kind}s{none}, got {shown(value)}; write it as (…,)")
-    if get_origin(member) is Literal:
-        return ConfigError(f"{path} must be one of {', '.join(get_args(member))}{none}, got {shown(value)}")
-    if member in _SCALARS:
-        return ConfigError(f"{path} must be {_SCALARS[member]}{none}, got {shown(value)}")
-    names = ", ".join(f"sf.{each.__name__}(…)" for each in members if is_dataclass(each) and not is_adapter(each))
-    own = "" if _contract(members) is None else " or a frozen dataclass of your own"
-    return ConfigError(f"{path} must be {names}{none}{own}, got {shown(value)}")
 
 
 def with_path(plain: Mapping[str, Any], path: str, value: Any) -> dict[str, Any]:
@@ -288,7 +246,7 @@ def _union_from(members: tuple[Any, ...], plain: Any, path: str) -> Any:
     kind = plain if isinstance(plain, str) else plain.get("kind") if isinstance(plain, Mapping) else None
     if isinstance(kind, str) and kind in kinds:
         return _dataclass_from(kinds[kind], plain, path)
-    contract = _contract(members)
+    contract = open_contract(members)
     if contract is not None and is_component_name(kind):
         table = {"kind": kind} if isinstance(plain, str) else plain
         return _own_from(contract, next(filter(is_adapter, members), None), table, path)
@@ -330,7 +288,7 @@ def _scalar_from(wanted: Any, plain: Any, path: str) -> Any:
     if wanted is float and type(plain) in (int, float) and abs(plain) <= sys.float_info.max:
         return float(plain)
     if type(plain) is not wanted:
-        raise ConfigError(f"{path} must be {_SCALARS.get(wanted, typing.cast(str, wanted))}, got {shown(plain)}")
+        raise ConfigError(f"{path} must be {SCALARS.get(wanted, typing.cast(str, wanted))}, got {shown(plain)}")
     if wanted is int and abs(plain) >= MAX_WHOLE:
         raise ConfigError(f"{path} must be below 2¹²⁸, got {shown(plain)}")
     return plain

@@ -26,11 +26,10 @@ def list_(as_json: bool, data_root: str | None) -> None:
     from spherefed.data.locations import check_data_root
 
     check_data_root(data_root)
-    if as_json:
-        listed = [{**asdict(item), "path": item.path and str(item.path)} for item in list_datasets(data_root)]
-        print_json({"datasets": listed})
-        return
     listed = list_datasets(data_root)
+    if as_json:
+        print_json({"datasets": [{**asdict(item), "path": item.path and str(item.path)} for item in listed]})
+        return
     table = Table(box=None, pad_edge=False)
     for column in ("name", "classes", "train", "test", "where"):
         number = column in ("classes", "train", "test")

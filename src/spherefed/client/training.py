@@ -20,9 +20,9 @@ from spherefed.client.corrections import NO_CORRECTION, GradientCorrection
 from spherefed.client.local_model import LocalModel
 from spherefed.data.examples import Augment, Examples
 from spherefed.errors import ConfigError
+from spherefed.field_types import check_types
 from spherefed.losses import Loss
 from spherefed.messages import part_of
-from spherefed.schema import check_types
 from spherefed.tensors import Tensors
 
 

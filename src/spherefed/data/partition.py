@@ -11,7 +11,8 @@ from spherefed.data.columns import ByColumn
 from spherefed.data.locations import user_path
 from spherefed.data.partition_file import digest_parts, read_parts, write_parts
 from spherefed.errors import ConfigError
-from spherefed.schema import check_types, kind_of, shown
+from spherefed.field_types import check_types
+from spherefed.schema import kind_of, shown
 
 Indices = NDArray[np.int64]
 

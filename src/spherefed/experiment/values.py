@@ -15,11 +15,12 @@ from spherefed.data.shared_format import SharedFormat
 from spherefed.data.sources import is_own_source
 from spherefed.errors import ConfigError
 from spherefed.experiment.checks import check_experiment
+from spherefed.field_types import check_types
 from spherefed.losses import CrossEntropy, Loss, has_per_example
 from spherefed.nn.encoders import Encoder, Mlp
 from spherefed.nn.feature_maps import FeatureMap
 from spherefed.nn.heads import Head, Learned
-from spherefed.schema import check_types, kind_of, own_components, without_defaults
+from spherefed.schema import kind_of, own_components, without_defaults
 from spherefed.server.algorithms import Algorithm
 from spherefed.server.reply_checks import Limits
 from spherefed.server.schedules import Cosine, Schedule

@@ -5,7 +5,7 @@ Two functions wrap a user's network: `hyperspherical` adds unit features and a f
 """
 
 import copy
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor, nn
@@ -97,7 +97,7 @@ def hyperspherical(
     >>> model(torch.zeros(4, 8)).shape
     torch.Size([4, 10])
     """
-    if not isinstance(encoder, nn.Module):
+    if not isinstance(cast(object, encoder), nn.Module):
         given = f"the class {encoder.__name__}" if isinstance(encoder, type) else repr(encoder)
         raise ModelError(f"encoder must be an nn.Module, got {given}; pass an instance, such as nn.Linear(8, 16)")
     if not isinstance(num_classes, int) or num_classes < 2:

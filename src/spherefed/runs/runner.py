@@ -15,6 +15,7 @@ from spherefed.engines.local import InProcess
 from spherefed.engines.workers import Parallel
 from spherefed.errors import ConfigError
 from spherefed.experiment import Experiment, read_experiment
+from spherefed.field_types import check_types
 from spherefed.messages import ModelState
 from spherefed.runs.directory import RunDirectory
 from spherefed.runs.environment import describe_environment
@@ -22,7 +23,6 @@ from spherefed.runs.finish import finish_run
 from spherefed.runs.head import check_additive
 from spherefed.runs.head_start import ridge_start
 from spherefed.runs.round_log import Checkpoint, RoundLog, calibrated_line, round_line
-from spherefed.schema import check_types
 from spherefed.server.collection import Calibrated, calibrate
 from spherefed.server.federation import Fleet, Plan, Round, federate
 

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 
 from spherefed.client.corrections import Correction, DynamicRegularizer, ModelContrastive, Scaffold
 from spherefed.errors import ConfigError
+from spherefed.field_types import check_types
 from spherefed.messages import Part
-from spherefed.schema import DEFAULT_IN_DIGESTS, check_types, kind_of
+from spherefed.schema import DEFAULT_IN_DIGESTS, kind_of
 from spherefed.server.aggregation import Weigh
 from spherefed.server.optimizers import ServerAdagrad, ServerAdam, ServerOptimizer, ServerSgd, ServerYogi
 from spherefed.server.robust import Aggregation, Mean

@@ -8,8 +8,9 @@ from typing import ClassVar
 from torch import nn
 
 from spherefed.errors import ConfigError
+from spherefed.field_types import check_types
 from spherefed.nn.size import check_memory
-from spherefed.schema import check_types, shown
+from spherefed.schema import shown
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
