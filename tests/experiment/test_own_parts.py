@@ -86,7 +86,5 @@ def test_a_part_that_breaks_its_contract_is_named(own: Any, field: str, name: st
 def test_a_server_optimizer_must_return_its_state_too(own: Any) -> None:
     experiment = digits()
     experiment = replace(experiment, algorithm=replace(experiment.algorithm, server=own.Forgets()))
-    with pytest.raises(
-        ConfigError, match=r"algorithm\.server 'own_parts_example:Forgets' must return"
-    ):
+    with pytest.raises(ConfigError, match=r"algorithm\.server 'own_parts_example:Forgets' must return"):
         check_own_parts(experiment, 10)
