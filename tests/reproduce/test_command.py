@@ -86,6 +86,20 @@ def test_committed_pages_are_those_of_the_committed_json(file: Path) -> None:
     assert drawn is None or drawn == file.with_suffix(".svg").read_bytes()
 
 
+def test_the_readme_and_the_explanation_quote_the_headline() -> None:
+    headline = (DOCS / "results" / "headline.md").read_text(encoding="utf-8")
+    rows = [
+        line for line in headline.partition("α = 0.1,")[2].split("\n\n")[1].splitlines() if line.startswith("| FedAvg")
+    ]
+    readme = (DOCS.parent / "README.md").read_text(encoding="utf-8")
+    assert len(rows) > 4
+    assert [row for row in rows if row not in readme] == []
+    when = (DOCS / "explanation" / "when.md").read_text(encoding="utf-8")
+    for row in rows:
+        if row.startswith(("| FedAvg + FFC |", "| FedAvg + SphereFed")):
+            assert row.split("|")[3].strip() in when
+
+
 def test_the_committed_overviews_are_those_of_the_committed_json(tmp_path: Path) -> None:
     for file in PAGES:
         folder = tmp_path / "results" / file.parent.name

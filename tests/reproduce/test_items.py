@@ -189,7 +189,7 @@ def test_balanced_partitions_have_results_of_their_own() -> None:
     (one,), (other,) = find_items("fig3", plain), find_items("fig3", balanced)
     assert not {e.digest() for e in one.experiments()} & {e.digest() for e in other.experiments()}
     for experiment in other.experiments():
-        assert experiment.partition == Dirichlet(alpha=0.1, clients=5, balanced=True, min_size=10)
+        assert experiment.partition == Dirichlet(alpha=0.1, clients=10, balanced=True, min_size=10)
 
 
 def test_a_client_that_trains_alone_is_a_federation_of_one(tmp_path: Path) -> None:
