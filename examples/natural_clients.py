@@ -13,7 +13,7 @@ def hospital(size: int, sick: float, seed: int) -> tuple[np.ndarray, np.ndarray]
 
 
 clients = [hospital(120, 0.9, 0), hospital(60, 0.5, 1), hospital(200, 0.1, 2)]
-experiment = sf.recipe("digits", method="fedavg+spherefed", rounds=5)
+experiment = sf.recipe("digits", method="fedavg+spherefed", rounds=5, local={"lr": 0.5})  # better: sf.tune
 result = sf.run(experiment, clients=clients, test=hospital(300, 0.5, 3), progress=False)
 print(result, result.measures["calibrated"])
 

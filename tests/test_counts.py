@@ -103,7 +103,7 @@ def test_a_round_takes_no_more_operations_than_it_did(stack: int, most: int) -> 
 
 def test_a_client_of_a_plain_network_costs_few_python_calls() -> None:
     counts = _watched_round(Calls(), 1000).counts
-    assert counts.total() <= 799  # 40 of them because each of four replies may be any object
+    assert counts.total() <= 812  # 50 of them because each of four replies may be any object, or move the model too far
     assert counts["_wrapped_call_impl"] == 0  # layers are not called as modules, nor looked for again and again
     assert counts["named_modules"] == counts["modules"] == 0
     assert counts["mismatch"] == 3 + 4 * 3  # the request's fit once, every reply's params, buffers and extras

@@ -72,8 +72,11 @@ def test_the_same_names_in_another_order_are_no_mismatch() -> None:
 LIKE = {"a": torch.zeros(2), "b": torch.zeros(2, 3)}
 ODD: dict[str, tuple[object, str | None]] = {
     "the same": ({"b": torch.ones(2, 3), "a": torch.ones(2)}, None),
-    "another kind of mapping": (MappingProxyType({"a": torch.ones(2), "b": torch.ones(2, 3)}), None),
-    "a parameter without a gradient": ({**LIKE, "a": torch.nn.Parameter(torch.ones(2), requires_grad=False)}, None),
+    "another kind of mapping": (MappingProxyType({"a": torch.ones(2), "b": torch.ones(2, 3)}), "got a mappingproxy"),
+    "a parameter": (
+        {**LIKE, "a": torch.nn.Parameter(torch.ones(2), requires_grad=False)},
+        "named tensors are expected, got 'a' with a Parameter",
+    ),
     "another layout of the same values": ({**LIKE, "b": torch.ones(3, 2).t()}, None),
     "no mapping": ([1], "named tensors are expected, got a list"),
     "no tensor": ({**LIKE, "a": 1.0}, "got 'a' with a float"),
@@ -84,7 +87,7 @@ ODD: dict[str, tuple[object, str | None]] = {
     "sparse": ({**LIKE, "a": torch.ones(2).to_sparse()}, "'a' is not a dense tensor"),
     "nested": (
         {**LIKE, "a": torch.nested.nested_tensor([torch.ones(1), torch.ones(2)], layout=torch.jagged)},
-        "'a' is not a dense tensor",
+        "got 'a' with a NestedTensor",
     ),
     "expanded": ({**LIKE, "b": torch.ones(1).expand(2, 3)}, "'b' holds fewer elements than its shape says"),
     "with a gradient": ({**LIKE, "a": torch.ones(2, requires_grad=True)}, "'a' is a tensor with pending operations"),

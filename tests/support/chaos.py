@@ -311,7 +311,7 @@ def _check_weights(experiment: Experiment, out: Path, again: Path) -> None:
                 lost = lost or (isinstance(request, Train) and reply.client not in counted[request.round])
                 yield Failure(reply.client, "did not count") if lost else reply
 
-    def make_fleet(assembly: Any, engine: Any, directory: RunDirectory, in_memory: Any = None) -> InProcess:
+    def make_fleet(assembly: Any, engine: Any, directory: RunDirectory, *_: Any) -> InProcess:
         return Counted(assembly.clients, None)
 
     with pytest.MonkeyPatch.context() as patch:

@@ -80,7 +80,7 @@ def without_clients(experiment: Experiment, lost: set[int], out: Path) -> dict[s
             for answer in super().ask(clients, request):
                 yield Failure(answer.client, "lost") if answer.client in lost else answer
 
-    def make_fleet(assembly: Any, engine: Any, directory: RunDirectory, in_memory: Any = None) -> InProcess:
+    def make_fleet(assembly: Any, engine: Any, directory: RunDirectory, *_: Any) -> InProcess:
         return Lossy(assembly.clients, directory.client_states() if experiment.keeps_client_state else None)
 
     with pytest.MonkeyPatch.context() as patch:

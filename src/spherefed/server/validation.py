@@ -23,8 +23,9 @@ MAX_CAUSE = 1000
 """Bytes of a cause that are kept."""
 DIVERGED = ("loss is nan", "loss is inf", "is not finite", "update norm")
 """Parts of the causes that a training with too large a learning rate leads to."""
-OUTLIER_RATIO = 10.0
-"""A client moves the model far more than the others if n_k‖Δ_k‖₂ is beyond this multiple of the median."""
+OUTLIER_RATIO = 100.0
+"""A client moves the model far more than the others if n_k‖Δ_k‖₂ is beyond this multiple of the median. Below it, a
+training that diverges has too high a rate: with skewed data, honest clients reach 10."""
 UNKNOWN_CLIENT = -1
 """Recorded for an answer that does not say whose it is."""
 
