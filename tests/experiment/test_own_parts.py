@@ -9,6 +9,7 @@ import pytest
 
 from spherefed.errors import ConfigError
 from spherefed.experiment.own_parts import check_own_parts
+from spherefed.experiment.reading import _advice
 from spherefed.recipes.digits import digits
 
 SOURCE = """
@@ -88,3 +89,8 @@ def test_a_server_optimizer_must_return_its_state_too(own: Any) -> None:
     experiment = replace(experiment, algorithm=replace(experiment.algorithm, server=own.Forgets()))
     with pytest.raises(ConfigError, match=r"algorithm\.server 'own_parts_example:Forgets' must return"):
         check_own_parts(experiment, 10)
+
+
+def test_advice_names_only_fields_that_exist() -> None:
+    assert _advice("local.lr must be positive, got 0").endswith("`spherefed fields local` describes it")
+    assert _advice("lr must be positive, got 0") == "", "the words of a user's own part"

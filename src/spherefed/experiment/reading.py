@@ -4,6 +4,7 @@ import json
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,8 @@ def experiment_from_mapping(plain: Mapping[str, Any]) -> Experiment:
 def _advice(message: str) -> str:
     """Where a field is described, for a message that begins with its path and gives no other advice."""
     path = re.match(r"([a-z_]+)[a-z_.]* (must|is required)", message)
-    return "" if path is None or ";" in message else f"; `spherefed fields {path[1]}` describes it"
+    known = path is not None and path[1] in {field.name for field in fields(Experiment)}
+    return "" if path is None or not known or ";" in message else f"; `spherefed fields {path[1]}` describes it"
 
 
 def _with_frozen_model(plain: Any) -> Any:

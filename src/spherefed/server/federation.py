@@ -99,10 +99,10 @@ def federate(
     """
     state = (model, server_state or {})
     for t in range(start, plan.rounds):
-        log, mean, after = _answered(fleet, plan, t, state)
+        log, mean, after = _ask_cohort(fleet, plan, t, state)
         if before is not None and OUTLIER in state[1] and log.most_diverged():
             client, undone, state = int(state[1][OUTLIER]), log.traffic, before
-            log, mean, after = _answered(fleet, plan, t, state, without=client)
+            log, mean, after = _ask_cohort(fleet, plan, t, state, without=client)
             log.traffic.add(undone)
         with log.in_errors():
             log.close(f"round {t}", plan.quorum)
@@ -122,7 +122,7 @@ def federate(
         )
 
 
-def _answered(
+def _ask_cohort(
     fleet: Fleet, plan: Plan, t: int, state: State, without: int | None = None
 ) -> tuple[ReplyLog[TrainReply], Aggregate | None, State]:
     """Round t from this state; `without` the client whose reply to the round before is undone."""
@@ -131,10 +131,10 @@ def _answered(
     if without is not None:
         log.leave_out(without, f"its reply to round {t - 1} moved the model so far that most clients diverged")
     with log.in_errors():
-        return log, *_trained(fleet, plan.algorithm, log, state)
+        return log, *_train_and_step(fleet, plan.algorithm, log, state)
 
 
-def _trained(
+def _train_and_step(
     fleet: Fleet, algorithm: Algorithm, log: ReplyLog[TrainReply], state: State
 ) -> tuple[Aggregate | None, State]:
     """The mean of the replies, and the model and server state that it leads to.
