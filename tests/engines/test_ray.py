@@ -36,7 +36,13 @@ def environment(tmp_path: Path) -> Iterator[dict[str, str]]:
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
         paths = f"{ROOT / 'src'}:{TESTS}:{ROOT}"
         (tmp_path / "home").mkdir()
-        own = {"HOME": str(tmp_path / "home"), "TMPDIR": short, "RAY_TMPDIR": short, "OMP_NUM_THREADS": "1"}
+        own = {
+            "HOME": str(tmp_path / "home"),
+            "TMPDIR": short,
+            "RAY_TMPDIR": short,
+            "MPLCONFIGDIR": short,
+            "OMP_NUM_THREADS": "1",
+        }
         ray = {name for name in os.environ if name.startswith("RAY_")}
         inherited = {name: value for name, value in os.environ.items() if name not in ray}
         yield {**inherited, **own, "PATH": path, "PYTHONPATH": paths}
