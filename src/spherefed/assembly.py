@@ -23,7 +23,7 @@ from spherefed.experiment import SITES, Experiment
 from spherefed.experiment.own_parts import check_own_parts
 from spherefed.messages import ModelState
 from spherefed.nn.cached_encoder import feature_dataset, without_encoder
-from spherefed.nn.classifier import Classifier, on_device
+from spherefed.nn.classifier import Classifier, check_features, on_device
 from spherefed.nn.encoders import InMemoryEncoder, has_batch_norm
 from spherefed.nn.frozen import Frozen
 from spherefed.nn.heads import RidgeStart
@@ -222,16 +222,7 @@ def build_classifier(
                 f"encoder {kind_of(model.encoder)!r} cannot read inputs of {input_shape}, {dtype}: "
                 f"{cause}; it must accept a batch of them and return one row of features for each"
             ) from error
-    if not isinstance(features, torch.Tensor) or features.ndim != 2:
-        shape = tuple(features.shape) if isinstance(features, torch.Tensor) else f"a {type(features).__name__}"
-        raise ModelError(
-            f"encoder {kind_of(model.encoder)!r} must return one row of features per input, (1, l) for one; "
-            f"got {shape}; flatten them"
-        )
-    if features.dtype == torch.float64:
-        raise ModelError(
-            f"encoder {kind_of(model.encoder)!r} must return float32 features, got float64; call .float() on them"
-        )
+    check_features(features, kind_of(model.encoder))
     head = model.head.build(num_classes, features.shape[1], experiment.seed)
     classifier = Classifier(built, head, num_classes=num_classes, normalize=model.normalize)
     if experiment.compile or prefers_channels_last(built):  # compiled convolutions give gradients laid out like that

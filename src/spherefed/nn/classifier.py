@@ -137,6 +137,17 @@ def from_classifier(net: nn.Module, num_classes: int, layer: str | None = None, 
     return Classifier(encoder, head, num_classes=num_classes, normalize=True, seed=seed)
 
 
+def check_features(features: object, kind: str) -> None:
+    """Raise a ModelError if what the encoder of this kind returns for one input is not a row of float32 features."""
+    if not isinstance(features, Tensor) or features.ndim != 2:
+        shape = tuple(features.shape) if isinstance(features, Tensor) else f"a {type(features).__name__}"
+        raise ModelError(
+            f"encoder {kind!r} must return one row of features per input, (1, l) for one; got {shape}; flatten them"
+        )
+    if features.dtype == torch.float64:
+        raise ModelError(f"encoder {kind!r} must return float32 features, got float64; call .float() on them")
+
+
 def on_device(classifier: Classifier, device: str) -> Classifier:
     """The classifier moved to a torch device by name."""
     try:
