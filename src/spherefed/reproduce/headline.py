@@ -31,14 +31,18 @@ def write_headline(results: Path) -> Path | None:
 
 
 def headline_columns(found: Plain) -> dict[str, list[Plain]]:
-    """Column → the FedAvg rows that have a number, in the order of `ROWS`, then the references."""
+    """Column → the FedAvg rows in the order of `ROWS`, then the references, as far as they have all seeds."""
     names = [f"FedAvg {row}".strip() for row in ROWS] + [LOCAL_ONLY, CENTRALISED]
     columns: dict[str, list[Plain]] = {}
     for name in names:
         for cell in found["cells"]:
             if cell["row"] == name and cell["ours"] is not None:
                 columns.setdefault(cell["column"], []).append(cell)
-    return {column: cells for column, cells in columns.items() if any(c["row"] == f"FedAvg {OURS}" for c in cells)}
+    return {
+        column: [cell for cell in cells if cell["ours"]["seeds"] == max(each["ours"]["seeds"] for each in cells)]
+        for column, cells in columns.items()
+        if any(cell["row"] == f"FedAvg {OURS}" for cell in cells)
+    }
 
 
 def headline_page(found: Plain) -> str:
