@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -q
-# Tests with real processes, browsers and clocks: those that fail are run once more, and both reports are printed.
+# Some tests use real processes, sockets, browsers and clocks: tests that fail are run once more, and both reports are printed.
 twice = $(1) || { echo "Once more, what failed:"; $(1) --last-failed --last-failed-no-failures=none; }
 
 .PHONY: demo test check soak bench reliability docs release-check clean
@@ -16,7 +16,7 @@ test: $(VENV)/ready-dev  ## lint, types, tests; then real deployments on loopbac
 	$(BIN)/ruff format --check src tests benchmarks tools
 	$(BIN)/ruff check src tests benchmarks tools
 	$(BIN)/mypy
-	$(PYTEST) -n 2
+	$(call twice,$(PYTEST) -n 2)
 	$(call twice,$(PYTEST) -n 2 --dist loadfile -m 'slow and not soak')
 	$(call twice,$(PYTEST) -m deployment)
 	-test -d tests/browser/node_modules || { command -v chromium npm && npm install --silent --prefix tests/browser; }
