@@ -15,9 +15,9 @@ from spherefed.client.local_model import LocalModel
 from spherefed.data import sources
 from spherefed.data.columns import ByColumn
 from spherefed.data.dataset import Dataset, pooled, subset
-from spherefed.data.examples import Examples
+from spherefed.data.examples import Examples, hold_out
 from spherefed.data.locations import data_root as root_of
-from spherefed.data.partition import Partition, hold_out, partition, partition_of
+from spherefed.data.partition import Partition, partition, partition_of
 from spherefed.errors import ConfigError, ModelError
 from spherefed.experiment import SITES, Experiment
 from spherefed.experiment.own_parts import check_own_parts
@@ -282,9 +282,7 @@ def load_data(experiment: Experiment, data_root: str | None, given: Dataset | No
         rng = stream(experiment.seed, Purpose.SPLIT)
         kept, validation = hold_out(len(data.train), wanted.validation, rng)
         if not len(validation):
-            raise ConfigError(
-                f"data.validation {wanted.validation} of {len(data.train)} examples leaves none to test on"
-            )
+            raise ConfigError(f"data.validation {wanted.validation} of {len(data.train)} examples leaves no test set")
         data = replace(data, train=data.train.take(kept), test=data.train.take(validation))
     return data
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from spherefed.data.examples import Examples, Preparation
+from spherefed.data.examples import Examples, Preparation, hold_out
 from spherefed.errors import ConfigError
 from spherefed.rng import Purpose, stream
 from support.small import CPU
@@ -94,3 +94,11 @@ def test_preparation_is_the_formula_and_leaves_its_input_alone(dtype):
 def test_preparation_refuses_a_zero_deviation():
     with pytest.raises(ConfigError, match="std"):
         Preparation(scale=1.0, mean=(0.0,), std=(0.0,))
+
+
+@given(size=st.integers(0, 200), fraction=st.floats(0, 1, exclude_max=True), seed=st.integers(0, 9))
+def test_holding_out_cuts_in_two_and_never_takes_all(size: int, fraction: float, seed: int) -> None:
+    kept, held_out = hold_out(size, fraction, np.random.default_rng(seed))
+    assert sorted([*kept.tolist(), *held_out.tolist()]) == list(range(size))
+    assert len(held_out) <= size * fraction < len(held_out) + 1
+    assert size == 0 or len(kept) > 0

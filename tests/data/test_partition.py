@@ -14,7 +14,6 @@ from spherefed.data.partition import (
     QuantitySkew,
     Shards,
     Stored,
-    hold_out,
     partition,
 )
 from spherefed.errors import ConfigError
@@ -121,14 +120,6 @@ def test_impossible_partitions_are_refused(make):
 )
 def test_partitioners_go_through_plain_data(value):
     assert from_plain(Partitioner, to_plain(value)) == value
-
-
-@given(size=st.integers(0, 200), fraction=st.floats(0, 1, exclude_max=True), seed=st.integers(0, 9))
-def test_holding_out_cuts_in_two_and_never_takes_all(size: int, fraction: float, seed: int) -> None:
-    kept, held_out = hold_out(size, fraction, np.random.default_rng(seed))
-    assert sorted([*kept.tolist(), *held_out.tolist()]) == list(range(size))
-    assert len(held_out) <= size * fraction < len(held_out) + 1
-    assert size == 0 or len(kept) > 0
 
 
 @pytest.mark.parametrize("alpha", [1e-300, 1e-8, 0.01, 0.1, 100.0])

@@ -20,8 +20,7 @@ from spherefed.client.evaluation import BATCH_SIZE, count_correct
 from spherefed.client.local_model import LocalModel
 from spherefed.client.personalization import Personalization, PersonalizationContext
 from spherefed.client.training import LocalTraining, Trained, head_then_encoder, train
-from spherefed.data.examples import NO_INDICES, Augment, Examples
-from spherefed.data.partition import hold_out
+from spherefed.data.examples import NO_INDICES, Augment, Examples, hold_out
 from spherefed.errors import ClientError
 from spherefed.losses import Loss
 from spherefed.messages import (

@@ -45,11 +45,8 @@ class LocalModel:
         """Tensors that every process has and none trains: the frozen encoder and its feature map."""
         self._frozen_digest = frozen_digest
         # Integer buffers (BatchNorm's step counters) are not exchanged; the fixed head is not a running statistic.
-        self.buffers: dict[str, Tensor] = {
-            n: b
-            for n, b in classifier.named_buffers()
-            if b.is_floating_point() and n != LEARNED_HEAD and n not in self.frozen
-        }
+        fixed = {LEARNED_HEAD, *self.frozen}
+        self.buffers = {n: b for n, b in classifier.named_buffers() if b.is_floating_point() and n not in fixed}
         self.uses_randomness = uses_randomness(classifier)
         """Whether a layer may draw random numbers in training."""
         trainable = trainable_modules(classifier)

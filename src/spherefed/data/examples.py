@@ -11,6 +11,7 @@ from itertools import pairwise
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from spherefed.errors import ConfigError
@@ -127,3 +128,10 @@ class Examples:
         """Move stored inputs to the device and apply `prepare`."""
         inputs = inputs.to(device)
         return inputs if self.prepare is None else self.prepare(inputs)
+
+
+def hold_out(size: int, fraction: float, rng: np.random.Generator) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Split 0..size−1 at random into (training, held out), `floor(size · fraction)` held out, both ascending."""
+    order = rng.permutation(size)
+    num_held_out = int(size * fraction)
+    return np.sort(order[num_held_out:]), np.sort(order[:num_held_out])

@@ -177,11 +177,9 @@ class OwnPartition(Protocol):
     @property
     def clients(self) -> int:
         """Number of clients."""
-        ...
 
     def split(self, labels: Indices, num_classes: int, rng: np.random.Generator) -> list[Indices]:
         """One array of indices per client, disjoint and complete."""
-        ...
 
 
 Partitioner = Iid | Dirichlet | Shards | QuantitySkew | Stored | Sites | Natural | ByColumn | OwnPartition
@@ -236,13 +234,6 @@ def write_partition(partition: Partition, path: Path) -> None:
 def read_partition(path: Path, labels: Indices, num_classes: int) -> Partition:
     """Read a partition file. Raises DataError unless it is unchanged, disjoint and complete for these labels."""
     return partition_of(tuple(read_parts(path, len(labels))), labels, num_classes)
-
-
-def hold_out(size: int, fraction: float, rng: np.random.Generator) -> tuple[Indices, Indices]:
-    """Split 0..size−1 at random into (training, held out), `floor(size · fraction)` held out, both ascending."""
-    order = rng.permutation(size)
-    num_held_out = int(size * fraction)
-    return np.sort(order[num_held_out:]), np.sort(order[:num_held_out])
 
 
 def _check_clients(clients: int) -> None:

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from spherefed.data.partition import Indices, hold_out
+from spherefed.data.examples import hold_out
+from spherefed.data.partition import Indices
 from spherefed.errors import ConfigError
 from spherefed.files import write_bytes
 from spherefed.rng import Purpose, stream

@@ -22,7 +22,7 @@ from spherefed.client.evaluation import (
     spread_over_clients,
 )
 from spherefed.client.personalization import BlendedFfc
-from spherefed.messages import LEARNED_HEAD, ModelState
+from spherefed.messages import LEARNED_HEAD, ModelState, Traffic
 from spherefed.nn.prototypes import coherence
 from spherefed.runs.diagnostics import diagnostics_files
 from spherefed.runs.directory import START, RunDirectory, read_json
@@ -31,6 +31,7 @@ from spherefed.runs.round_log import ROUNDS, RoundLog, read_lines
 from spherefed.schema import kind_of
 from spherefed.server.collection import LocalCounts, calibrate, evaluate_on_clients, reestimate
 from spherefed.server.federation import Fleet
+from spherefed.server.reply_checks import ReplyLimits
 from spherefed.tensors import Tensors, digest
 
 
@@ -44,59 +45,42 @@ def finish_run(
 ) -> None:
     """Finish a run whose rounds are over: its last step is `result.json`."""
     experiment = assembly.experiment
-    lines = read_lines(directory.path / ROUNDS)
     limits = experiment.limits.of_measuring(log.claims())
-    traffic = {"train": _per_client([(r["bytes_down"], r["bytes_up"]) for r in lines], fleet)}
-    seconds = {"train": sum(r["seconds"] for r in lines)}
     start = read_json(directory.path / START) if (directory.path / START).exists() else None
-    if start is not None:
-        traffic["start"] = _per_client([(start["bytes_down"], start["bytes_up"])], fleet)
-        seconds["start"] = start["seconds"]
+    costs = _costs_of_rounds(read_lines(directory.path / ROUNDS), start, len(fleet.clients))
     if experiment.model.batch_statistics == "reestimate":
-        began = time.perf_counter()
-        reestimated = reestimate(fleet, model, experiment.rounds, quorum=experiment.quorum, limits=limits)
-        seconds["reestimate"] = time.perf_counter() - began
-        model = reestimated.model
-        log.append_rejections(reestimated.rejected)
-        traffic["reestimate"] = _per_client([(reestimated.traffic.down, reestimated.traffic.up)], fleet)
+        model = _reestimated(assembly, fleet, log, model, limits, costs)
     trained = model
     evaluated = {"trained": evaluate(assembly, fleet, log, model)}
     total: Tensors = {}
     summary = None
     if experiment.calibration is not None:
-        began = time.perf_counter()
-        context = assembly.context(model, experiment.rounds)
+        began, context = time.perf_counter(), assembly.context(model, experiment.rounds)
         keep = partial(write_client_statistics, directory.path) if keep_client_statistics else None
         calibrated = calibrate(
             experiment.calibration, fleet, model, context, quorum=experiment.quorum, limits=limits, keep=keep
         )
-        seconds["calibrate"] = time.perf_counter() - began
+        costs.add("calibrate", calibrated.traffic, time.perf_counter() - began)
         model, total = calibrated.model, calibrated.total
         left_out = {line.client for line in calibrated.rejected}
         summed = summary_of_sums(experiment.calibration, total, len(calibrated.clients), left_out)
         summary = {**calibrated.summary, "summed": summed}
         log.append_rejections(calibrated.rejected)
         keep_statistics(assembly, calibrated, directory.path)
-        earlier = [(r["calibrated"]["bytes_down"], r["calibrated"]["bytes_up"]) for r in lines if "calibrated" in r]
-        traffic["calibrate"] = _per_client([*earlier, (calibrated.traffic.down, calibrated.traffic.up)], fleet)
         evaluated["calibrated"] = evaluate(assembly, fleet, log, model)
-    personal = _personal(assembly, fleet, trained, total) if experiment.data.held_out else None
+    personal = _personal(assembly, fleet, log, trained, total, costs) if experiment.data.held_out else None
     if personal is not None:
         evaluated["trained"].add_local(personal, personal=True)
-        traffic["personalize"] = _per_client([(personal.traffic.down, personal.traffic.up)], fleet)
-        log.append_rejections(personal.rejected)
     directory.finish(
         model,
         {
             "rounds": experiment.rounds,
-            "accuracy": {stage: found.accuracy for stage, found in evaluated.items()},
-            "measures": {stage: found.measures for stage, found in evaluated.items()},
-            "evaluated": {stage: found.clients for stage, found in evaluated.items()},
+            **_by_stage(evaluated),
             "calibration": summary,
             "head": _head_summary(assembly, trained) | ({} if start is None else {"start": start["summary"]}),
             "personal": None if personal is None else spread_over_clients(personal.clients, personal.counts),
-            "traffic": traffic,
-            "seconds": seconds,
+            "traffic": costs.traffic_per_client(),
+            "seconds": costs.seconds,
             "weights_sha256": model.digest(),
             "frozen_sha256": assembly.local_model.frozen_digest() or None,
             "statistics_sha256": digest(total) if total else None,
@@ -122,6 +106,15 @@ class Evaluation:
         self.clients.update((k, (c.correct, c.total)) for k, c in zip(local.clients, local.counts, strict=True))
         if (counts := pooled_counts(local.counts)) is not None:
             self.measures[PERSONAL_TEST_BY_SAMPLES if personal else LOCAL_TEST_BY_SAMPLES] = measures(counts)
+
+
+def _by_stage(evaluated: dict[str, Evaluation]) -> dict[str, dict[str, Any]]:
+    """What is written of the evaluations: each measure by the stage of the model."""
+    return {
+        "accuracy": {stage: found.accuracy for stage, found in evaluated.items()},
+        "measures": {stage: found.measures for stage, found in evaluated.items()},
+        "evaluated": {stage: found.clients for stage, found in evaluated.items()},
+    }
 
 
 def evaluate(assembly: Assembly, fleet: Fleet, log: RoundLog, model: ModelState) -> Evaluation:
@@ -166,13 +159,26 @@ def _head_summary(assembly: Assembly, model: ModelState) -> dict[str, Any]:
     }
 
 
-def _personal(assembly: Assembly, fleet: Fleet, trained: ModelState, total: Tensors) -> LocalCounts | None:
+def _reestimated(
+    assembly: Assembly, fleet: Fleet, log: RoundLog, model: ModelState, limits: ReplyLimits, costs: "_Costs"
+) -> ModelState:
+    """The model with running statistics that all clients have measured on it."""
+    began, experiment = time.perf_counter(), assembly.experiment
+    reestimated = reestimate(fleet, model, experiment.rounds, quorum=experiment.quorum, limits=limits)
+    costs.add("reestimate", reestimated.traffic, time.perf_counter() - began)
+    log.append_rejections(reestimated.rejected)
+    return reestimated.model
+
+
+def _personal(
+    assembly: Assembly, fleet: Fleet, log: RoundLog, trained: ModelState, total: Tensors, costs: "_Costs"
+) -> LocalCounts | None:
     """Every client's own model, personalised or kept since training, on that client's held-out examples."""
     experiment, personal = assembly.experiment, assembly.experiment.personalization
     if personal is None and not assembly.local_model.private:
         return None
     extra = total if isinstance(personal, BlendedFfc) else {}
-    return evaluate_on_clients(
+    found = evaluate_on_clients(
         fleet,
         trained,
         experiment.rounds,
@@ -182,12 +188,40 @@ def _personal(assembly: Assembly, fleet: Fleet, trained: ModelState, total: Tens
         quorum=experiment.quorum,
         limits=experiment.limits.of_measuring({}),
     )
+    costs.add("personalize", found.traffic)
+    log.append_rejections(found.rejected)
+    return found
 
 
-def _per_client(pairs: list[tuple[dict[Any, int], dict[Any, int]]], fleet: Fleet) -> dict[str, float]:
-    """Mean bytes per client over the whole run, clients that were never asked included."""
-    num_clients = len(fleet.clients)
-    return {
-        "down": sum(sum(down.values()) for down, _ in pairs) / num_clients,
-        "up": sum(sum(up.values()) for _, up in pairs) / num_clients,
-    }
+@dataclass(frozen=True, slots=True)
+class _Costs:
+    """Bytes and seconds of the stages of a run."""
+
+    num_clients: int
+    seconds: dict[str, float] = field(default_factory=dict)
+    bytes: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Sent to all clients and received from them."""
+
+    def add(self, stage: str, traffic: Traffic, seconds: float | None = None) -> None:
+        down, up = self.bytes.get(stage, (0, 0))
+        self.bytes[stage] = down + sum(traffic.down.values()), up + sum(traffic.up.values())
+        if seconds is not None:
+            self.seconds[stage] = seconds
+
+    def traffic_per_client(self) -> dict[str, dict[str, float]]:
+        """Mean bytes over all clients, those that were never asked included."""
+        of_one = self.num_clients
+        return {stage: {"down": down / of_one, "up": up / of_one} for stage, (down, up) in self.bytes.items()}
+
+
+def _costs_of_rounds(lines: list[dict[str, Any]], start: dict[str, Any] | None, num_clients: int) -> _Costs:
+    """Of what is over when a run is finished: the rounds, calibrations between them, and a start before round 0."""
+    costs = _Costs(num_clients, {"train": sum(line["seconds"] for line in lines)})
+    costs.add("train", Traffic())
+    for line in lines:
+        costs.add("train", Traffic(line["bytes_down"], line["bytes_up"]))
+        if between := line.get("calibrated"):
+            costs.add("calibrate", Traffic(between["bytes_down"], between["bytes_up"]))
+    if start is not None:
+        costs.add("start", Traffic(start["bytes_down"], start["bytes_up"]), start["seconds"])
+    return costs

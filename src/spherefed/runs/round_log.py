@@ -32,6 +32,7 @@ LOGGER = logging.getLogger("spherefed")
 
 CHECKPOINTS = ("checkpoint.safetensors", "checkpoint-2.safetensors")
 ROUNDS, REJECTIONS = "rounds.jsonl", "rejections.jsonl"
+_ENCODER = json.JSONEncoder(ensure_ascii=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +188,7 @@ class RoundLog:
         path = self._folder / name
         if name not in self._digests:
             self._digests[name] = GrowingDigest(read_file(path) if path.exists() else b"")
-        if content := b"".join(_line(line) for line in lines):
+        if content := b"".join(_ENCODER.encode(line).encode() + b"\n" for line in lines):
             with open(path, "ab", buffering=0) as file:  # noqa: PTH123 - three times as fast as Path.open
                 if file.write(content) < len(content):
                     raise OSError(ENOSPC, "the line was not written whole", str(path))
@@ -269,13 +270,6 @@ def _last_trained(lines: bytes) -> dict[int, int]:
         replies = zip(line.get("clients", ()), line.get("examples", ()), strict=False)
         last |= {client: line["round"] for client, num_examples in replies if num_examples}
     return last
-
-
-def _line(value: Mapping[str, Any]) -> bytes:
-    return _ENCODER.encode(value).encode() + b"\n"
-
-
-_ENCODER = json.JSONEncoder(ensure_ascii=False)
 
 
 def _read(path: Path) -> Checkpoint:

@@ -134,16 +134,12 @@ def run_assembled(
 ) -> Iterator[Progress]:
     """`run` for parts that are assembled already, on the fleet that `fleet_for` makes before anything is written."""
     experiment, directory, initial = assembly.experiment, RunDirectory(out), assembly.initial()
-    if resume:
-        directory.check_same(experiment, assembly.partition)
-        if directory.finished:
-            directory.check_whole()
-            return
-        directory.check_numerics()
-        directory.check_engine(str(environment["engine"]))
-    else:
+    if not resume:
         directory.check_new()
-    # The fleet comes first: a cluster that cannot be reached leaves no half-begun run behind.
+    else:
+        _check_resumable(directory, assembly, str(environment["engine"]))
+        if directory.finished:
+            return
     # Without rounds there are no steps that use freed memory again, and large statistics need it.
     reuse = freed_memory_kept() if experiment.rounds else nullcontext()
     with reuse, closing(fleet_for(directory)) as fleet, directory.locked():
@@ -165,6 +161,16 @@ def run_assembled(
                 for model, progress in rounds:  # noqa: B007 - the last model is finished below
                     yield progress
             finish_run(assembly, fleet, directory, log, model, keep_client_statistics)
+
+
+def _check_resumable(directory: RunDirectory, assembly: Assembly, engine: str) -> None:
+    """Refuse a run that is not of this experiment, has been changed, or cannot be continued here."""
+    directory.check_same(assembly.experiment, assembly.partition)
+    if directory.finished:
+        directory.check_whole()
+    else:
+        directory.check_numerics()
+        directory.check_engine(engine)
 
 
 def run_to_end(
@@ -223,10 +229,7 @@ def _rounds(
     before: Checkpoint | None,
     checkpoint_every: int,
 ) -> Generator[tuple[ModelState, Progress]]:
-    """The rounds, each evaluated and written, with a checkpoint every `checkpoint_every` rounds.
-
-    `before` is an earlier state than `start`, if there is one: see `federate`.
-    """
+    """The rounds, each evaluated and written; `before` is an earlier state than `start`, if any (see `federate`)."""
     experiment, local_model, test = assembly.experiment, assembly.local_model, assembly.test
     rounds: Iterator[tuple[Round, Calibrated | None]]
     if experiment.calibrate_every is not None:

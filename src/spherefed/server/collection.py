@@ -110,9 +110,7 @@ def _collect_moments(
     # A user's calibration need not limit its examples.
     capacity: float = getattr(calibration, "capacity", math.inf)
     while True:
-        total: Tensors | None = None
-        claims: dict[int, int] = {}
-        room = capacity
+        total, claims, room = None, dict[int, int](), capacity
         for answer in fleet.ask(log.asked, log.request):
             reply = log.validate(answer)
             if reply is None:
@@ -134,8 +132,7 @@ def _collect_moments(
             give_back_freed_memory()  # to the solve
             return total
         for client in _largest(claims, -room):
-            cause = f"claims {claims[client]} examples, and all clients together may have {capacity}"
-            log.reject(client, cause)
+            log.reject(client, f"claims {claims[client]} examples, and all clients together may have {capacity}")
         log.repeat()
 
 
