@@ -62,17 +62,17 @@ def calibrate(
     rejected, and left out. Clients are asked again for that: the server keeps no client's moments. `keep` is called
     with a client and its moments when they are added; a client in `rejected` was left out afterwards.
     """
-    with reply_log(MeasureReply, Measure(context.round, model), fleet.clients, limits) as log:
-        solved, total = _solved_without_culprits(calibration, fleet, log, context, quorum, keep)
+    with reply_log(MeasureReply, Measure(context.round, model), fleet.clients, limits) as replies:
+        solved, total = _solved_without_culprits(calibration, fleet, replies, context, quorum, keep)
     summary = dict(solved.summary())
     calibrated = model.with_head(solved.weight.to(context.head.dtype))
-    return Calibrated(calibrated, summary, tuple(log.rejected), log.traffic, total, tuple(log.accepted))
+    return Calibrated(calibrated, summary, tuple(replies.rejected), replies.traffic, total, tuple(replies.accepted))
 
 
 def _solved_without_culprits(
     calibration: Calibration,
     fleet: Fleet,
-    log: ReplyLog[MeasureReply],
+    replies: ReplyLog[MeasureReply],
     context: Context,
     quorum: float,
     keep: Callable[[int, Tensors], None] | None,
@@ -80,25 +80,26 @@ def _solved_without_culprits(
     """The head and the summed moments, without the clients that make the solve fail."""
     num_culprits = 0
     while True:
-        total = _collect_moments(calibration, fleet, log, context, keep)
-        log.close("calibration", quorum)
+        total = _collect_moments(calibration, fleet, replies, context, keep)
+        replies.close("calibration", quorum)
         assert total is not None
         try:
             return _solved(calibration, total, context), total
         except NothingMeasuredError:
             raise
         except CalibrationError as error:
-            if num_culprits == MAX_CULPRITS or len(log.accepted) == 1:
+            if num_culprits == MAX_CULPRITS or len(replies.accepted) == 1:
                 raise
             num_culprits += 1
-            log.reject(_culprit(calibration, fleet, log, context), f"with its moments, calibration fails: {error}")
-            log.repeat()
+            culprit = _culprit(calibration, fleet, replies, context)
+            replies.reject(culprit, f"with its moments, calibration fails: {error}")
+            replies.repeat()
 
 
 def _collect_moments(
     calibration: Calibration,
     fleet: Fleet,
-    log: ReplyLog[MeasureReply],
+    replies: ReplyLog[MeasureReply],
     context: Context,
     keep: Callable[[int, Tensors], None] | None = None,
 ) -> Tensors | None:
@@ -111,8 +112,8 @@ def _collect_moments(
     capacity: float = getattr(calibration, "capacity", math.inf)
     while True:
         total, claims, room = None, dict[int, int](), capacity
-        for answer in fleet.ask(log.asked, log.request):
-            reply = log.validate(answer)
+        for answer in fleet.ask(replies.asked, replies.request):
+            reply = replies.validate(answer)
             if reply is None:
                 continue
             try:
@@ -120,7 +121,7 @@ def _collect_moments(
                 merged = calibration.merge(total if claimed <= room else None, reply.moments, context)
             except Exception as error:  # whatever a client sent
                 known = isinstance(error, CalibrationError)
-                log.reject(reply.client, str(error) if known else f"{type(error).__name__}: {error}")
+                replies.reject(reply.client, str(error) if known else f"{type(error).__name__}: {error}")
                 continue
             if keep is not None:
                 keep(reply.client, reply.moments)
@@ -132,8 +133,8 @@ def _collect_moments(
             give_back_freed_memory()  # to the solve
             return total
         for client in _largest(claims, -room):
-            log.reject(client, f"claims {claims[client]} examples, and all clients together may have {capacity}")
-        log.repeat()
+            replies.reject(client, f"claims {claims[client]} examples, and all clients together may have {capacity}")
+        replies.repeat()
 
 
 def _claimed(calibration: Calibration, reply: MeasureReply) -> int:
@@ -166,15 +167,15 @@ def _solved(calibration: Calibration, total: Tensors, context: Context) -> Solve
     return solved
 
 
-def _culprit(calibration: Calibration, fleet: Fleet, log: ReplyLog[MeasureReply], context: Context) -> int:
+def _culprit(calibration: Calibration, fleet: Fleet, replies: ReplyLog[MeasureReply], context: Context) -> int:
     """The last client of the shortest leading part of the cohort whose solve fails, in log₂ K further requests."""
-    clients = list(log.accepted)
+    clients = list(replies.accepted)
     solvable, failing = 0, len(clients)
     while failing - solvable > 1:
         middle = (solvable + failing) // 2
-        part = ReplyLog(MeasureReply, log.request, clients[:middle], log.limits)
+        part = ReplyLog(MeasureReply, replies.request, clients[:middle], replies.limits)
         total = _collect_moments(calibration, fleet, part, context)
-        log.traffic.add(part.traffic)
+        replies.traffic.add(part.traffic)
         try:
             if total is not None:
                 _solved(calibration, total, context)
@@ -200,14 +201,14 @@ def reestimate(
 ) -> Reestimated:
     """Ask every client once for the moments of its BatchNorm inputs, add them up, replace the running statistics."""
     request, total = Reestimate(round_index, model), no_moments(model.buffers)
-    with reply_log(ReestimateReply, request, fleet.clients, limits) as log:
+    with reply_log(ReestimateReply, request, fleet.clients, limits) as replies:
         for answer in fleet.ask(fleet.clients, request):
-            reply = log.validate(answer)
+            reply = replies.validate(answer)
             if reply is not None:
                 total = {name: moment + reply.moments[name] for name, moment in total.items()}
-        log.close("re-estimation of running statistics", quorum)
+        replies.close("re-estimation of running statistics", quorum)
     statistics = pooled_statistics(total, model.buffers)
-    return Reestimated(model.with_buffers(statistics), tuple(log.rejected), log.traffic)
+    return Reestimated(model.with_buffers(statistics), tuple(replies.rejected), replies.traffic)
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,15 +235,15 @@ def evaluate_on_clients(
     """Ask every client how many of its held-out examples the model, or its personalised model, classifies correctly."""
     request = Evaluate(round_index, model, personalize, extra or {})
     counts: dict[int, Counts] = {}
-    with reply_log(EvaluateReply, request, fleet.clients, limits) as log:
+    with reply_log(EvaluateReply, request, fleet.clients, limits) as replies:
         for answer in fleet.ask(fleet.clients, request):
-            reply = log.validate(answer)
+            reply = replies.validate(answer)
             if reply is None:
                 continue
             by_class = reply.classes.get("counts")
             if by_class is None or by_class.shape[1] == num_classes:
                 counts[reply.client] = Counts(reply.correct, reply.num_examples, by_class)
             else:
-                log.reject(reply.client, f"counts of {by_class.shape[1]} classes, the model has {num_classes}")
-        log.close("evaluation at the clients", quorum)
-    return LocalCounts(tuple(counts), tuple(counts.values()), tuple(log.rejected), log.traffic)
+                replies.reject(reply.client, f"counts of {by_class.shape[1]} classes, the model has {num_classes}")
+        replies.close("evaluation at the clients", quorum)
+    return LocalCounts(tuple(counts), tuple(counts.values()), tuple(replies.rejected), replies.traffic)

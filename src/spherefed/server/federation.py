@@ -99,13 +99,13 @@ def federate(
     """
     state = (model, server_state or {})
     for t in range(start, plan.rounds):
-        log, mean, after = _ask_cohort(fleet, plan, t, state)
-        if before is not None and OUTLIER in state[1] and log.most_diverged():
-            client, undone, state = int(state[1][OUTLIER]), log.traffic, before
-            log, mean, after = _ask_cohort(fleet, plan, t, state, without=client)
-            log.traffic.add(undone)
-        with log.in_errors():
-            log.close(f"round {t}", plan.quorum)
+        replies, mean, after = _ask_cohort(fleet, plan, t, state)
+        if before is not None and OUTLIER in state[1] and replies.most_diverged():
+            client, undone, state = int(state[1][OUTLIER]), replies.traffic, before
+            replies, mean, after = _ask_cohort(fleet, plan, t, state, without=client)
+            replies.traffic.add(undone)
+        with replies.in_errors():
+            replies.close(f"round {t}", plan.quorum)
         before, state = state, after
         yield Round(
             index=t,
@@ -114,10 +114,10 @@ def federate(
             server_state=state[1],
             num_examples=0 if mean is None else mean.num_examples,
             loss=0.0 if mean is None else mean.loss,
-            clients=tuple(log.accepted),
-            examples=tuple(log.examples.values()),
-            rejected=tuple(log.rejected),
-            traffic=log.traffic,
+            clients=tuple(replies.accepted),
+            examples=tuple(replies.examples.values()),
+            rejected=tuple(replies.rejected),
+            traffic=replies.traffic,
             consistency=None if mean is None else mean.consistency,
         )
 
@@ -127,15 +127,15 @@ def _ask_cohort(
 ) -> tuple[ReplyLog[TrainReply], Aggregate | None, State]:
     """Round t from this state; `without` the client whose reply to the round before is undone."""
     cohort, limits = sample(fleet.clients, plan, t), plan.limits.of_training(state[1].get(MEDIAN_NORM), plan.local)
-    log = ReplyLog(TrainReply, train_request(plan, t, *state), cohort, limits)
+    replies = ReplyLog(TrainReply, train_request(plan, t, *state), cohort, limits)
     if without is not None:
-        log.leave_out(without, f"its reply to round {t - 1} moved the model so far that most clients diverged")
-    with log.in_errors():
-        return log, *_train_and_step(fleet, plan.algorithm, log, state)
+        replies.leave_out(without, f"its reply to round {t - 1} moved the model so far that most clients diverged")
+    with replies.in_errors():
+        return replies, *_train_and_step(fleet, plan.algorithm, replies, state)
 
 
 def _train_and_step(
-    fleet: Fleet, algorithm: Algorithm, log: ReplyLog[TrainReply], state: State
+    fleet: Fleet, algorithm: Algorithm, replies: ReplyLog[TrainReply], state: State
 ) -> tuple[Aggregate | None, State]:
     """The mean of the replies, and the model and server state that it leads to.
 
@@ -145,12 +145,12 @@ def _train_and_step(
     model, server_state = state
     while True:
         aggregator = _aggregator(algorithm, model)
-        for answer in fleet.ask(log.asked, log.request):  # the clients train
-            reply = log.validate(answer)
+        for answer in fleet.ask(replies.asked, replies.request):  # the clients train
+            reply = replies.validate(answer)
             if reply is not None:
                 aggregator.add(reply)
-        if log.must_repeat():
-            log.repeat()
+        if replies.must_repeat():
+            replies.repeat()
             continue
         mean = aggregator.result()
         if mean is None:  # a cohort without a single example changes nothing
@@ -158,12 +158,12 @@ def _train_and_step(
         update, stepped = server_step(algorithm, mean, server_state, len(fleet.clients))
         params = {name: p + update[name] for name, p in model.params.items()}
         if (name := non_finite(params) or non_finite(mean.buffers) or non_finite(stepped)) is None:
-            stepped = {**stepped, MEDIAN_NORM: torch.tensor(median(log.norms.values()), dtype=torch.float64)}
-            if (client := log.outlier(algorithm.weigh == "examples")) is not None:
+            stepped = {**stepped, MEDIAN_NORM: torch.tensor(median(replies.norms.values()), dtype=torch.float64)}
+            if (client := replies.outlier(algorithm.weigh == "examples")) is not None:
                 stepped[OUTLIER] = torch.tensor(client)
             return mean, (ModelState(params, mean.buffers, model.head), stepped)
-        log.reject_largest(f"{name!r} of the new model is not finite, and this reply has the largest norm")
-        log.repeat()
+        replies.reject_largest(f"{name!r} of the new model is not finite, and this reply has the largest norm")
+        replies.repeat()
 
 
 def _aggregator(algorithm: Algorithm, model: ModelState) -> Aggregator | CohortAggregator:

@@ -228,9 +228,9 @@ def reply_log(
     kind: type[R], request: Request, asked: Sequence[int], limits: ReplyLimits | None = None
 ) -> Iterator[ReplyLog[R]]:
     """A `ReplyLog`; an error that ends the block carries the rejections, so that they can be recorded."""
-    log = ReplyLog(kind, request, asked, limits)
-    with log.in_errors():
-        yield log
+    replies = ReplyLog(kind, request, asked, limits)
+    with replies.in_errors():
+        yield replies
 
 
 def _whole(answer: object, name: str, default: int) -> int:
