@@ -162,7 +162,15 @@ class Poisoning(InProcess):
 
 
 @pytest.mark.parametrize("rounds", [(0,), (1,), (0, 1, 2)], ids=str)
-@pytest.mark.parametrize("method", ["fedavg", "fedavg+ffc", "fednova", "scaffold"])
+@pytest.mark.parametrize(
+    "method",
+    [
+        "fedavg",
+        "scaffold",
+        pytest.param("fedavg+ffc", marks=pytest.mark.slow),
+        pytest.param("fednova", marks=pytest.mark.slow),
+    ],
+)
 def test_a_reply_from_which_most_clients_diverge_is_undone_and_named(method: str, rounds: tuple[int, ...]) -> None:
     assembly = assemble(recipe("digits", method=method, rounds=6))
     fleet = Poisoning(assembly.clients, rounds)
