@@ -39,7 +39,7 @@ class Data:
     resize: int | None = None
     """Height and width in pixels to which images are reduced, each pixel the mean over its area; none: as stored."""
     label_column: str | None = None
-    """Column of the labels in a table; none: `label`, `labels`, `target` or `y`."""
+    """Column of the labels in a table; none: `label`, `labels`, `target` or `y`. Only for `table:FILE`."""
     validation: float = 0.0
     """Fraction of the training examples that replaces the test set. For tuning, never for results."""
     pooled: bool = False
