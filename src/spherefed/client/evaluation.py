@@ -95,8 +95,7 @@ def counts_of(confusion: Tensor) -> Counts:
 
 def global_measures(local_model: LocalModel, model: ModelState, test: Examples) -> dict[str, dict[str, Any]]:
     """Accuracy and other measures on the test set, by their names, for a line of `rounds.jsonl`."""
-    counts = global_counts(local_model, model, test)
-    if counts is None:
+    if (counts := global_counts(local_model, model, test)) is None:
         return {"accuracy": {}}
     return {"accuracy": {GLOBAL_TEST: counts.correct / counts.total}, "measures": {GLOBAL_TEST: measures(counts)}}
 
@@ -114,8 +113,7 @@ def measures(counts: Counts) -> dict[str, Any]:
     columns = counts.by_class.T.tolist()
     recall = [correct / examples if examples else None for correct, examples, _ in columns]
     f1 = [2 * correct / (examples + answers) for correct, examples, answers in columns if examples + answers]
-    known = [value for value in recall if value is not None]
-    return {"balanced_accuracy": fmean(known), "macro_f1": fmean(f1), "recall": recall}
+    return {"balanced_accuracy": fmean(r for r in recall if r is not None), "macro_f1": fmean(f1), "recall": recall}
 
 
 def pooled_counts(counts: Iterable[Counts]) -> Counts | None:

@@ -90,9 +90,8 @@ def load(
 ) -> Dataset:
     """The data set of this name: one of `SOURCES`, a folder, an array file, a table, or the function of a user.
 
-    The data root (see `data_root`) contains the files and the cache of decoded images. `min_classes` is 1 for the image
-    folder of a site, because other sites may have the other classes. `resize` is the side of smaller images. The
-    columns are those of labels and of clients in a table.
+    The data root (see `data_root`) has the files and the cache of decoded images. `min_classes` is 1 at a site, because
+    others may have the other classes. `resize` is the side of smaller images. The columns are those of a table.
     """
     kind, _, path = name.partition(":")
     if label_column is not None and kind != "table":
