@@ -1,5 +1,6 @@
 """Counts of answers. Counts add over clients; accuracies and other measures are computed from them last."""
 
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from statistics import fmean, pstdev
@@ -23,6 +24,11 @@ PERSONAL_TEST_BY_SAMPLES = "personal_model/local_test/by_samples"
 PERSONAL_TEST_BY_CLIENTS = "personal_model/local_test/by_clients"
 
 BATCH_SIZE = 500
+LOGGER = logging.getLogger("spherefed")
+NAN_SCORES = (
+    "the model's scores are NaN for %d of %d test examples, so its accuracy means nothing: "
+    "check that the encoder returns finite features in eval mode, or lower local.lr if the training diverged"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,14 +78,17 @@ def global_confusion(local_model: LocalModel, model: ModelState, test: Examples)
     """Test examples by true class (row) and answer (column), (C, C) int64; None where `global_counts` is None."""
     if not len(test) or local_model.private:
         return None
-    num_classes = local_model.classifier.num_classes
+    num_classes, num_nan = local_model.classifier.num_classes, 0
     pairs = torch.zeros(num_classes**2, dtype=torch.int64, device=local_model.device)
     with one_thread(), torch.inference_mode():
         local_model.load_state(model)
         local_model.set_training(False)
         for inputs, labels in test.in_order(BATCH_SIZE, device=local_model.device):
-            answers = local_model.classifier(inputs).argmax(dim=1)
-            pairs += torch.bincount(labels * num_classes + answers, minlength=num_classes**2)
+            scores = local_model.classifier(inputs)
+            num_nan += int(scores.isnan().any(dim=1).sum())
+            pairs += torch.bincount(labels * num_classes + scores.argmax(dim=1), minlength=num_classes**2)
+    if num_nan:
+        LOGGER.warning(NAN_SCORES, num_nan, len(test))
     return pairs.view(num_classes, num_classes).cpu()
 
 
