@@ -180,6 +180,7 @@ SETTINGS: dict[str, tuple[str, str, str]] = {
         "dimension >= classes",
         "wider encoder",
     ),
+    "model.encoder.kind=efficientnet-lite0": ("1 channels", "is for 3", "np.repeat(images[:, None], 3"),
     # files
     "data.name=arrays:missing.npz": ("no file missing.npz", "'images' and 'labels'", "needs an .npz file"),
     "data.name=arrays:no-labels.npz": ("it has images", "'labels'", "np.savez"),

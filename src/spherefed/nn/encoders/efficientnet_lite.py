@@ -37,7 +37,8 @@ class EfficientNetLite0:
     def build(self, input_shape: tuple[int, ...]) -> nn.Module:
         if len(input_shape) != 3 or input_shape[0] != 3:
             raise ConfigError(
-                f"encoder {self.kind!r} needs colour images of shape (3, height, width), got {input_shape}"
+                f"encoder {self.kind!r} needs colour images of shape (3, height, width), got {input_shape}; for grey "
+                "images repeat the channel, np.repeat(images[:, None], 3, axis=1), or use encoder 'smallnet'"
             )
         return _PooledFeatures(_pretrained(self.resize), self.resize)
 
