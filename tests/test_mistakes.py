@@ -180,6 +180,7 @@ SETTINGS: dict[str, tuple[str, str, str]] = {
         "dimension >= classes",
         "wider encoder",
     ),
+    "model.encoder.kind=efficientnet-lite0": ("1 channels", "is for 3", "np.repeat(images[:, None], 3"),
     # files
     "data.name=arrays:missing.npz": ("no file missing.npz", "'images' and 'labels'", "needs an .npz file"),
     "data.name=arrays:no-labels.npz": ("it has images", "'labels'", "np.savez"),
@@ -194,6 +195,9 @@ SETTINGS: dict[str, tuple[str, str, str]] = {
     "data.name=folder:no-image": ("a.png", "not a readable image", "replace or remove the file"),
     "data.name=folder:sizes": ("7×8", "the others are 8×8", "set data.resize"),
     "data.name=folder:one-class": ("1 class folders", "at least 2", "one sub-folder of images per class"),
+    "data.label_column=outcome": ("'digits'", "data.label_column is for tables", "leave it out, or name table:FILE"),
+    "data={name='arrays:nan.npz', label_column='y'}": ("'arrays:nan.npz'", "is for tables", "leave it out"),
+    "data={name='mistaken_parts:nothing', label_column='y'}": ("'mistaken_parts:nothing'", "is for tables", "leave it"),
     "data.name=table:missing.csv": ("no file missing.csv", ".csv or .parquet", "a folder with train and test files"),
     # own components
     "loss.kind=nowhere:Loss": ("'nowhere:Loss'", "expected a frozen dataclass", "PYTHONPATH"),
@@ -307,6 +311,10 @@ CALLS: dict[str, tuple[Callable[[], Any], str, str, str]] = {
     "nan": (lambda: run(data=(X * np.nan, Y)), "contains NaN", "must be finite", "replace or remove"),
     "ragged": (lambda: run(data=([[1.0], [1.0, 2.0]], [0, 1])), "[2] at entry 1", "equal shapes", "resize or pad"),
     "label column": (lambda: run(data={"image": X, "digit": Y}), "no column 'label'", "image, digit", "name one"),
+    "label column for a file": (
+        lambda: sf.run(sf.recipe("digits", data={"label_column": "digit"}), data={"image": X, "digit": Y}),
+        "'digit'", "is for table files", "label_key=",
+    ),
     "image key": (
         lambda: run(data={"pixels": X, "label": Y}, image_key="pixel"), "'pixel'", "pixels, label", "name one",
     ),

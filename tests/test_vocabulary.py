@@ -165,3 +165,9 @@ def test_the_test_itself_finds_replaced_words(source: str) -> None:
 )
 def test_the_test_itself_leaves_other_words_alone(source: str) -> None:
     assert offences(source) == []
+
+
+def test_only_one_function_says_how_to_install_an_extra() -> None:
+    """The package is on no index that a name alone would find: see `install_extra`."""
+    saying = [file.relative_to(SOURCE).as_posix() for file in FILES if "pip install" in file.read_text("utf-8")]
+    assert saying == ["errors.py"]

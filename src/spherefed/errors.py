@@ -61,3 +61,12 @@ class FederationError(SpherefedError, RuntimeError):
 
 class RunError(SpherefedError, RuntimeError):
     """A run directory is missing or damaged, or belongs to another experiment."""
+
+
+def install_extra(extra: str) -> str:
+    """What to do if packages of an extra are missing, as the end of a message; true however spherefed was installed.
+
+    >>> install_extra("ray")
+    "install the extra 'ray' of spherefed, for example with pip install -e '.[ray]' in its checkout"
+    """
+    return f"install the extra {extra!r} of spherefed, for example with pip install -e '.[{extra}]' in its checkout"

@@ -254,6 +254,35 @@ def test_an_encoder_for_other_inputs_says_so() -> None:
         sf.run(experiment(), data=(np.ones((20, 6), dtype=int), [0, 1] * 10), encoder=nn.Linear(6, 4), progress=False)
 
 
+class NanIn(nn.Module):
+    """Features that are NaN in these modes: in training mode, in eval mode, or both."""
+
+    def __init__(self, *modes: bool) -> None:
+        super().__init__()
+        self.layer, self.modes = nn.Linear(6, 16), modes
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        features: torch.Tensor = self.layer(inputs)
+        return features * float("nan") if self.training in self.modes else features
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedavg+spherefed"])
+@pytest.mark.filterwarnings("ignore:not tuned")
+def test_an_encoder_whose_features_are_nan_ends_the_first_round_with_the_cause(method: str) -> None:
+    with pytest.raises(sf.FederationError, match=r"^round 0: .*client 3: loss is nan.*check that encoder and loss are"):
+        sf.run(experiment(method=method), data=blobs(), encoder=NanIn(True, False), progress=False)
+
+
+def test_an_encoder_whose_features_are_nan_in_eval_mode_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+    sf.run(experiment(), data=blobs(), encoder=net(), progress=False)
+    assert "NaN" not in caplog.text
+    sf.run(experiment(), data=blobs(), encoder=NanIn(False), progress=False)
+    assert "scores are NaN for 40 of 40 test examples, so its accuracy means nothing: check that the en" in caplog.text
+    ffc = experiment(method="fedavg+ffc")
+    with pytest.raises(sf.FederationError, match=r"^calibration: no client .*features of example 0 .* are not finite"):
+        sf.run(ffc, data=blobs(), encoder=NanIn(False), progress=False)
+
+
 def test_the_row_of_a_nan_is_one_of_the_callers_rows() -> None:
     features, labels = blobs(50)
     for row in (0, 7, 49):  # some of them belong to the test part

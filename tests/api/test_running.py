@@ -230,7 +230,7 @@ def test_frame_is_a_data_frame() -> None:
 
 def test_frame_without_pandas_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(sf.ConfigError, match=r"pip install 'spherefed\[pandas\]'"):
+    with pytest.raises(sf.ConfigError, match=r"pip install -e '\.\[pandas\]'"):
         sf.run(short(rounds=1), progress=False).frame()
 
 

@@ -50,5 +50,5 @@ def test_without_flower_the_error_says_what_to_install(monkeypatch: pytest.Monke
     for name in [name for name in sys.modules if name.startswith(("spherefed.engines.flower", "spherefed.deployment"))]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "flwr.app", None)
-    with pytest.raises(ConfigError, match=r"pip install 'spherefed\[flower\]'"):
+    with pytest.raises(ConfigError, match=r"pip install -e '\.\[flower\]'"):
         import spherefed.deployment.app  # noqa: F401

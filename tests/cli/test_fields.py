@@ -34,6 +34,10 @@ def test_every_field_of_an_experiment_is_listed() -> None:
     assert rows["local.epochs"].meaning.startswith("Passes over the client's data")
 
 
+def test_every_field_of_an_experiment_has_a_meaning() -> None:
+    assert [row.path for row in experiment_fields() if not row.meaning] == []
+
+
 def test_fields_are_printed_below_a_path(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert spherefed(monkeypatch, "fields", "model.encoder") == 0
     printed = capsys.readouterr().out

@@ -97,5 +97,7 @@ def test_files_that_are_no_tables_are_named(tmp_path: Path) -> None:
 def test_without_pandas_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     name = written(frame(label=LABELS), tmp_path / "mine.csv")
     monkeypatch.setitem(__import__("sys").modules, "pandas", None)
-    with pytest.raises(ConfigError, match=r"table: needs pandas: pip install 'spherefed\[pandas\]'"):
+    with pytest.raises(
+        ConfigError, match=r"table: needs pandas: install the extra 'pandas' .*pip install -e '\.\[pandas\]'"
+    ):
         load(name)

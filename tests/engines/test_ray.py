@@ -158,7 +158,7 @@ def test_without_ray_the_error_says_what_to_install(tmp_path: Path, monkeypatch:
     for module in ("spherefed.engines.ray", "spherefed.engines.ray_actor", "spherefed.engines.ray_cluster"):
         monkeypatch.delitem(sys.modules, module, raising=False)
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(ConfigError, match=r"pip install 'spherefed\[ray\]'"):
+    with pytest.raises(ConfigError, match=r"pip install -e '\.\[ray\]'"):
         run_to_end(digits(), tmp_path / "run", engine=Engine(kind="ray"))
     assert not (tmp_path / "run").exists()
 

@@ -59,6 +59,25 @@ def test_the_status_counts_clients_within_a_round(tmp_path: Path) -> None:
     assert read_activity(path) is None, "the file is gone when the run ends"
 
 
+def test_clients_of_the_round_before_are_not_shown_as_those_of_the_current_round(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "a", experiment(), 0.8, finished=False)
+    fleet, parts = Fleet(), [range(10), range(30)]
+    with (path / "rounds.jsonl").open() as lines:
+        done = len(list(lines))
+    texts = []
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        with published(fleet, path):
+            for number in (done - 1, done):
+                fleet.activity.begin(Train(number, ModelState({}, {}), 0.1), [0, 1], parts)  # type: ignore[arg-type]
+                fleet.activity.advance([0, 1], parts)  # type: ignore[arg-type]
+                texts.append(str(status_section(read_status(read_report([tmp_path], unfinished=True)))))
+    finally:
+        os.close(handle)
+    assert ["2 of 2 clients" in text for text in texts] == [False, True]
+
+
 def test_the_time_left_is_unknown_before_the_first_round_and_after_the_last(tmp_path: Path) -> None:
     write_run(tmp_path / "a", experiment(), 0.8)
     write_run(tmp_path / "b", experiment(1), 0.8, finished=False)

@@ -1,6 +1,7 @@
 """What a run writes while it trains: checkpoints of which one is always whole, and lines that follow them."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -159,6 +160,24 @@ def test_where_no_file_is_whole_the_error_names_both(tmp_path: Path) -> None:
 
 def line(index: int) -> dict[str, object]:
     return {"round": index, "note": "λ\n", "loss": 0.1 + index}
+
+
+@pytest.mark.parametrize("name", CHECKPOINTS)
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo])
+def test_a_directory_or_a_pipe_in_place_of_a_checkpoint_is_an_error_that_says_what_to_do(
+    tmp_path: Path, make: Callable[[Path], None], name: str
+) -> None:
+    log = RoundLog(tmp_path)
+    for number in (4, 5):
+        log.save_checkpoint(checkpoint(number))
+    kept = {other: number for other, number in stored_rounds(tmp_path).items() if other != name}
+    (tmp_path / name).unlink()
+    make(tmp_path / name)
+    for resumed in (RoundLog.roll_back, RoundLog.newest_checkpoint):
+        with pytest.raises(RunError, match=rf"{name} cannot be read: .*not a regular file.*remove it"):
+            resumed(RoundLog(tmp_path))
+    (tmp_path / name).rmdir() if (tmp_path / name).is_dir() else (tmp_path / name).unlink()
+    assert_equal(RoundLog(tmp_path).newest_checkpoint(), checkpoint(*kept.values()))
 
 
 def test_lines_come_back_as_they_were_appended(tmp_path: Path) -> None:

@@ -231,7 +231,7 @@ def test_mistakes_are_named_before_a_run_begins(tmp_path: Path, monkeypatch: pyt
     with pytest.raises(sf.ConfigError, match="give out="):
         sf.run(short(), track="tensorboard")
     monkeypatch.setattr(following, "find_spec", lambda name: None)
-    with pytest.raises(sf.ConfigError, match=r"pip install 'spherefed\[mlflow\]'"):
+    with pytest.raises(sf.ConfigError, match=r"pip install -e '\.\[mlflow\]'"):
         sf.run(short(), out=tmp_path / "run", track="mlflow")
     assert not (tmp_path / "run").exists()
 

@@ -54,6 +54,10 @@ def with_inputs(
         raise ConfigError("give either data= (split by the partition) or clients= (one data set per client), got both")
     if test is not None and data is None and clients is None:
         raise ConfigError("test= was given without data= or clients=: give one of them, or leave test= out")
+    if (data is not None or clients is not None) and (label := experiment.data.label_column) is not None:
+        raise ConfigError(
+            f"data.label_column = {label!r} is for table files; for data in memory give label_key={label!r}"
+        )
     dataset: Dataset | None = None
     parts: Partition | None = None
     partition = experiment.partition

@@ -6,7 +6,7 @@ from functools import partial
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
-from spherefed.errors import ConfigError
+from spherefed.errors import ConfigError, install_extra
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -20,7 +20,7 @@ def data_frame(records: Sequence[Mapping[str, Any]]) -> Any:
     try:
         import pandas
     except ImportError:
-        raise ConfigError("frame() needs pandas: pip install 'spherefed[pandas]'; records() needs nothing") from None
+        raise ConfigError(f"frame() needs pandas: {install_extra('pandas')}; records() needs nothing") from None
     return pandas.DataFrame.from_records(list(records))
 
 

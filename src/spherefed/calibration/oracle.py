@@ -29,6 +29,7 @@ class Oracle:
     """Examples that the server is prepared to hold."""
     # Unstated in the paper: the learning rate; the paper reports the best of several rates and both losses.
     refit: Refit = field(default_factory=lambda: Refit(lr=0.01))
+    """SGD on the pooled features."""
 
     def measure(self, model: Classifier, batches: Iterable[tuple[Tensor, Tensor]]) -> Tensors:
         """On the client: the inputs of the head, and the labels."""

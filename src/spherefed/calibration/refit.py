@@ -23,9 +23,11 @@ class Refit:
     # Unstated in the paper: epochs, batch size and momentum. 100 epochs explain the FLOPs of Table 1; batch size and
     # momentum are those of local training.
     epochs: int = 100
+    """Passes over the features."""
     batch_size: int | None = 64
     """None: full batch."""
     momentum: float = 0.9
+    """Momentum of the SGD."""
     loss: Loss = field(default_factory=CrossEntropy)
     """Cross-entropy as in Luo et al. 2021, for any training loss of the encoder; Table 4 also uses the MSE."""
 

@@ -117,7 +117,9 @@ class ModelContrastive:
 
     kind: ClassVar[str] = "moon"
     mu: float = 1.0
+    """Weight of the contrastive term."""
     temperature: float = 0.5
+    """τ of the contrastive term."""
 
     def __post_init__(self) -> None:
         if not (self.mu >= 0 and self.temperature > 0):

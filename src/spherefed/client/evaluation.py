@@ -1,5 +1,6 @@
 """Counts of answers. Counts add over clients; accuracies and other measures are computed from them last."""
 
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from statistics import fmean, pstdev
@@ -23,6 +24,11 @@ PERSONAL_TEST_BY_SAMPLES = "personal_model/local_test/by_samples"
 PERSONAL_TEST_BY_CLIENTS = "personal_model/local_test/by_clients"
 
 BATCH_SIZE = 500
+LOGGER = logging.getLogger("spherefed")
+NAN_SCORES = (
+    "the model's scores are NaN for %d of %d test examples, so its accuracy means nothing: "
+    "check that the encoder returns finite features in eval mode, or lower local.lr if the training diverged"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,14 +78,17 @@ def global_confusion(local_model: LocalModel, model: ModelState, test: Examples)
     """Test examples by true class (row) and answer (column), (C, C) int64; None where `global_counts` is None."""
     if not len(test) or local_model.private:
         return None
-    num_classes = local_model.classifier.num_classes
+    num_classes, num_nan = local_model.classifier.num_classes, 0
     pairs = torch.zeros(num_classes**2, dtype=torch.int64, device=local_model.device)
     with one_thread(), torch.inference_mode():
         local_model.load_state(model)
         local_model.set_training(False)
         for inputs, labels in test.in_order(BATCH_SIZE, device=local_model.device):
-            answers = local_model.classifier(inputs).argmax(dim=1)
-            pairs += torch.bincount(labels * num_classes + answers, minlength=num_classes**2)
+            scores = local_model.classifier(inputs)
+            num_nan += int(scores.isnan().any(dim=1).sum())
+            pairs += torch.bincount(labels * num_classes + scores.argmax(dim=1), minlength=num_classes**2)
+    if num_nan:
+        LOGGER.warning(NAN_SCORES, num_nan, len(test))
     return pairs.view(num_classes, num_classes).cpu()
 
 
@@ -95,8 +104,7 @@ def counts_of(confusion: Tensor) -> Counts:
 
 def global_measures(local_model: LocalModel, model: ModelState, test: Examples) -> dict[str, dict[str, Any]]:
     """Accuracy and other measures on the test set, by their names, for a line of `rounds.jsonl`."""
-    counts = global_counts(local_model, model, test)
-    if counts is None:
+    if (counts := global_counts(local_model, model, test)) is None:
         return {"accuracy": {}}
     return {"accuracy": {GLOBAL_TEST: counts.correct / counts.total}, "measures": {GLOBAL_TEST: measures(counts)}}
 
@@ -114,8 +122,7 @@ def measures(counts: Counts) -> dict[str, Any]:
     columns = counts.by_class.T.tolist()
     recall = [correct / examples if examples else None for correct, examples, _ in columns]
     f1 = [2 * correct / (examples + answers) for correct, examples, answers in columns if examples + answers]
-    known = [value for value in recall if value is not None]
-    return {"balanced_accuracy": fmean(known), "macro_f1": fmean(f1), "recall": recall}
+    return {"balanced_accuracy": fmean(r for r in recall if r is not None), "macro_f1": fmean(f1), "recall": recall}
 
 
 def pooled_counts(counts: Iterable[Counts]) -> Counts | None:

@@ -31,8 +31,11 @@ class FineTune:
 
     kind: ClassVar[str] = "fine-tune"
     part: Part = "head"
+    """The part that is trained."""
     epochs: int = 5
+    """Passes over the client's data."""
     lr: float = 0.01
+    """Learning rate, constant."""
 
     def __post_init__(self) -> None:
         if self.epochs < 1 or not self.lr > 0:
@@ -87,7 +90,9 @@ class BlendedFfc:
 
     kind: ClassVar[str] = "blended-ffc"
     gamma: float = 0.1
+    """γ, the share of the statistics of all clients."""
     ridge: float = 0.0
+    """λ of Eq. 12."""
 
     def __post_init__(self) -> None:
         _check_not_negative("ridge", self.ridge)

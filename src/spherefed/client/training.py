@@ -37,9 +37,11 @@ class LocalTraining:
     head_epochs: int = 0
     """FedRep: passes that train the head alone, before `epochs` that train the encoder alone; 0: both together."""
     batch_size: int = 64
+    """Examples per step (B in the paper)."""
     momentum: float = 0.9
     """Of the local SGD; its velocity starts at zero in every round."""
     weight_decay: float = 1e-5
+    """Times the parameters, added to the gradient, as in `torch.optim.SGD`."""
 
     def __post_init__(self) -> None:
         check_types(self, "local")

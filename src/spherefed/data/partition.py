@@ -122,6 +122,7 @@ class Stored:
 
     kind: ClassVar[str] = "stored"
     path: str
+    """Index file, as `spherefed partition … --export` writes it."""
     clients: int = 10
     """Number of clients, which must equal the number in the file."""
 

@@ -30,10 +30,16 @@ class SharedFormat:
     def _with_normalization(self, data: Dataset) -> Dataset:
         channels = data.input_shape[0]
         if len(self.mean) != channels:
-            raise DataError(f"{data.name} has {channels} channels, but {self.owner} is for {len(self.mean)}")
+            what = f"{data.name} has {channels} channels, but {self.owner} is for {len(self.mean)}"
+            raise DataError(f"{what}; {self._remedy(channels)}")
         scale = 1.0 if data.train.prepare is None else data.train.prepare.scale
         prepare = Preparation(scale=scale, mean=self.mean, std=self.std)
         return replace(data, train=replace(data.train, prepare=prepare), test=replace(data.test, prepare=prepare))
+
+    def _remedy(self, channels: int) -> str:
+        if channels == 1 and len(self.mean) == 3:
+            return f"repeat the channel of grey images, np.repeat(images[:, None], 3, axis=1), or change {self.owner}"
+        return f"change {self.owner}, or give images with {len(self.mean)} channels"
 
 
 def normalization(data: Dataset) -> str:

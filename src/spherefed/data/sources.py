@@ -90,15 +90,14 @@ def load(
 ) -> Dataset:
     """The data set of this name: one of `SOURCES`, a folder, an array file, a table, or the function of a user.
 
-    The data root (see `data_root`) contains the files and the cache of decoded images. `min_classes` is 1 for the image
-    folder of a site, because other sites may have the other classes. `resize` is the side of smaller images. The
-    columns are those of labels and of clients in a table.
+    The data root (see `data_root`) has the files and the cache of decoded images. `min_classes` is 1 at a site, because
+    others may have the other classes. `resize` is the side of smaller images. The columns are those of a table.
     """
+    kind, _, path = name.partition(":")
+    if label_column is not None and kind != "table":
+        raise ConfigError(f"data.label_column is for tables, and {name!r} is none: leave it out, or name table:FILE")
     if is_own_source(name):
         return _own(name)
-    kind, _, path = name.partition(":")
-    if path and kind == "memory":
-        raise ConfigError(f"the data {name!r} were passed in memory: pass the same data again, or name a file")
     if path and kind == "folder":
         return load_folder(Path(path), data_root(root), min_classes=min_classes, resize=resize)
     if path and kind == "arrays":
@@ -138,5 +137,11 @@ def _own(name: str) -> Dataset:
 def find_source(name: str) -> Source:
     """The entry of this name; raises a ConfigError that lists the allowed names."""
     if name not in SOURCES:
-        raise ConfigError(f"unknown data set {name!r}; {suggest(name, [*SOURCES, *OTHERS])}")
+        raise _unknown(name)
     return SOURCES[name]
+
+
+def _unknown(name: str) -> ConfigError:
+    if name.startswith("memory:"):
+        return ConfigError(f"the data {name!r} were passed in memory: pass the same data again, or name a file")
+    return ConfigError(f"unknown data set {name!r}; {suggest(name, [*SOURCES, *OTHERS])}")

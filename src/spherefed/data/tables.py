@@ -11,7 +11,7 @@ from spherefed.data.dataset import Dataset, check_examples, fixed_split
 from spherefed.data.examples import Examples
 from spherefed.data.in_memory import LABEL_KEYS, find_column
 from spherefed.data.labels import class_names, label_numbers
-from spherefed.errors import ConfigError, DataError
+from spherefed.errors import ConfigError, DataError, install_extra
 
 SUFFIXES = (".csv", ".parquet")
 
@@ -78,9 +78,7 @@ def _read(file: Path) -> Any:
 
         frame = pandas.read_csv(file) if file.suffix.lower() == ".csv" else pandas.read_parquet(file)
     except ImportError as error:
-        raise ConfigError(
-            f"table: needs pandas: pip install 'spherefed[pandas]' ({str(error).splitlines()[0]})"
-        ) from None
+        raise ConfigError(f"table: needs pandas: {install_extra('pandas')} ({str(error).splitlines()[0]})") from None
     except Exception as error:  # the parsers raise many types of exceptions on damaged files
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise DataError(f"{file} cannot be read as a table: {reason}") from error

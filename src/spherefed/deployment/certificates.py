@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from spherefed.errors import ConfigError
+from spherefed.errors import ConfigError, install_extra
 
 try:
     from cryptography import x509
@@ -14,7 +14,7 @@ try:
     from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.x509.oid import ExtendedKeyUsageOID
 except ModuleNotFoundError as missing:
-    raise ConfigError("certificates need more packages: pip install 'spherefed[flower]'") from missing
+    raise ConfigError(f"certificates need more packages: {install_extra('flower')}") from missing
 
 YEARS = 2
 """How long certificates are valid."""

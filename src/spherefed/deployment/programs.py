@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from spherefed.deployment.folder import CONNECTION, ServerFolder, read_connection
-from spherefed.errors import ConfigError, FederationError
+from spherefed.errors import ConfigError, FederationError, install_extra
 
 PATIENCE = 60.0
 """Seconds for a program to start or to end."""
@@ -31,7 +31,7 @@ def program(name: str) -> str:
     beside = Path(sys.executable).with_name(name)
     found = str(beside) if beside.exists() else shutil.which(name)
     if found is None:
-        raise ConfigError(f"{name} is not installed: pip install 'spherefed[flower]'")
+        raise ConfigError(f"{name} is not installed: {install_extra('flower')}")
     return found
 
 

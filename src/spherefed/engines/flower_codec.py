@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, get_type_hints
 
-from spherefed.errors import ConfigError
+from spherefed.errors import ConfigError, install_extra
 from spherefed.files import parse_json, tensors_from_bytes, tensors_to_bytes
 from spherefed.messages import ModelState
 from spherefed.tensors import Tensors, add_prefix, strip_prefix
@@ -18,7 +18,7 @@ from spherefed.tensors import Tensors, add_prefix, strip_prefix
 try:
     from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 except ModuleNotFoundError as missing:
-    raise ConfigError("Flower is not installed: pip install 'spherefed[flower]'") from missing
+    raise ConfigError(f"Flower is not installed: {install_extra('flower')}") from missing
 
 MESSAGE, TENSORS, SAFETENSORS = "message", "tensors", "safetensors"
 MAX_INLINE_BYTES = 1 << 20

@@ -8,12 +8,12 @@ import subprocess
 import sys
 import tempfile
 
-from spherefed.errors import ConfigError, EngineError
+from spherefed.errors import ConfigError, EngineError, install_extra
 
 try:
     import ray
 except ImportError as error:
-    raise ConfigError("the ray engine needs Ray: pip install 'spherefed[ray]'") from error
+    raise ConfigError(f"the ray engine needs Ray: {install_extra('ray')}") from error
 
 LOOPBACK = "127.0.0.1"
 MAX_TEMP_PATH_LENGTH = 30

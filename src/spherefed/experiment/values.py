@@ -39,7 +39,7 @@ class Data:
     resize: int | None = None
     """Height and width in pixels to which images are reduced, each pixel the mean over its area; none: as stored."""
     label_column: str | None = None
-    """Column of the labels in a table; none: `label`, `labels`, `target` or `y`."""
+    """Column of the labels in a table; none: `label`, `labels`, `target` or `y`. Only for `table:FILE`."""
     validation: float = 0.0
     """Fraction of the training examples that replaces the test set. For tuning, never for results."""
     pooled: bool = False
@@ -82,6 +82,7 @@ class Model:
     """Encoder, head, and whether features are scaled to unit norm: three independent choices."""
 
     encoder: Encoder = field(default_factory=Mlp)
+    """The network that computes features."""
     frozen: bool = False
     """Never train the encoder: it stays in eval mode, and its tensors are neither sent nor averaged. Every process
     derives it from the seed or loads its pretrained weights, and their digests are compared before a run."""
@@ -91,10 +92,12 @@ class Model:
     """Trainable layers between a frozen encoder (and its feature map) and the head, for example `mlp`; none: only the
     head is trained or computed."""
     head: Head = field(default_factory=Learned)
+    """The last layer, one row per class: learned, or fixed and derived from the seed."""
     normalize: bool = False
+    """Scale features to unit length before the head."""
     batch_statistics: BatchStatistics = "average"
-    """How BatchNorm's running statistics are treated: averaged over clients, kept local, or re-estimated after training
-    (`client/batch_statistics.py`)."""
+    """How BatchNorm's running statistics are treated: averaged over clients, kept local, or re-estimated after
+    training."""
 
     def __post_init__(self) -> None:
         check_types(self, "model")
@@ -118,17 +121,25 @@ class Experiment:
     """Everything a result depends on."""
 
     name: str
+    """Name of the experiment; also part of the default run directory's name."""
     rounds: int
     """Rounds of training; 0, with a frozen encoder: the head is computed from one upload of every client."""
     local: LocalTraining | None = None
     """What a client does in one round; required unless rounds = 0."""
     seed: int = 0
+    """Of everything random: initial weights, fixed head, partition, cohorts, batches, augmentation."""
     data: Data = field(default_factory=Data)
+    """The data set, and which examples are set aside."""
     partition: Partitioner = field(default_factory=Dirichlet)
+    """How training examples are dealt out to clients."""
     model: Model = field(default_factory=Model)
+    """Encoder and head."""
     loss: Loss = field(default_factory=CrossEntropy)
+    """Loss of local training: cross-entropy, or the squared error of Eq. 5."""
     algorithm: Algorithm = field(default_factory=Algorithm)
+    """What clients add to the loss, and how the server turns replies into the next model."""
     schedule: Schedule = field(default_factory=Cosine)
+    """How the learning rate of clients changes from round to round."""
     calibration: Calibration | None = None
     """Computes a new head after training."""
     calibrate_every: int | None = None
@@ -144,7 +155,7 @@ class Experiment:
     """Rounds between evaluations on the test set; the last round is always evaluated."""
     stack: int | None = None
     """Number of clients that train as one computation: faster for tiny models, equal results up to rounding. 0: one by
-    one; none: chosen by model and cohort (`suggested_stack`), and the run stores the number."""
+    one; none: chosen by model and cohort, and the run stores the number."""
     compile: bool = False
     """Train with torch.compile: can be faster for large models, equal up to rounding; needs a C++ compiler."""
     precision: Precision = "fp32"

@@ -55,6 +55,7 @@ class RandomRelu:
 
     kind: ClassVar[str] = "relu"
     dim: int = 1024
+    """Number of features."""
 
     def __post_init__(self) -> None:
         if self.dim < 1:

@@ -121,8 +121,11 @@ class Tammes:
 
     kind: ClassVar[str] = "tammes"
     steps: int = 10_000
+    """Steps of the search."""
     lr: float = 0.1
+    """Learning rate of the search."""
     momentum: float = 0.9
+    """Momentum of the search."""
 
     def __post_init__(self) -> None:
         if self.steps < 0:

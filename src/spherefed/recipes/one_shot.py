@@ -25,7 +25,7 @@ def digits_one_shot() -> Experiment:
 
 
 def cifar100_one_shot() -> Experiment:
-    """CIFAR-100 with a pretrained encoder (`spherefed[pretrained]`), 100 clients."""
+    """CIFAR-100 with a pretrained encoder (extra `pretrained`), 100 clients."""
     return Experiment(
         name="cifar100-one-shot",
         rounds=0,

@@ -120,7 +120,9 @@ def seconds_left(run: Run, within: float) -> float | None:
 def _status(group: Group, run: Run, locked: set[int] | None, now: float) -> RunStatus:
     state: State = "finished" if run.finished else "running" if _is_running(run.path, locked, now) else "stopped"
     activity = read_activity(run.path) if state == "running" else None
-    if activity is None or not activity.clients:
+    # Between two rounds the numbers are still those of the round before.
+    is_past = activity is not None and activity.phase == TRAINING and activity.round < len(run.lines)
+    if activity is None or is_past or not activity.clients:
         left = seconds_left(run, 0.0) if state == "running" else None
         return RunStatus(
             run=run, method=group.name, state=state, phase="", clients_done=0, clients=0, within=0.0, seconds_left=left

@@ -6,7 +6,7 @@ dataset.json            name, classes, input shape, counts, provenance: what a m
 partition.safetensors   indices, offsets, label counts; its digest in the metadata
 start.json              the upload before round 0; only if it gives the head that training starts from
 rounds.jsonl            one line per round
-rejections.jsonl        one line per refused reply
+rejections.jsonl        one line per rejected reply
 checkpoint*.safetensors the two newest checkpoints: model, server state; the round in the metadata
 client_states/          what clients keep between rounds, stamped with the round; only for methods that need it
 model.safetensors       the final model
@@ -14,7 +14,7 @@ statistics.safetensors  summed statistics of the head and the clients in them; o
 client_statistics/      statistics of each client in them; only on request
 result.json             accuracies, calibration, traffic, times; exists only when the run is finished
 diagnostics.safetensors test examples by true class and answer, eigenvalues of V; for the report
-digests.json            SHA-256 of these files (`digests.py`); checkpoints hold those of the files that grow
+digests.json            SHA-256 of these files; checkpoints hold those of the files that grow
 
 A new directory is private (mode 0700). Whoever writes holds the lock of the directory, from before the first file.
 """

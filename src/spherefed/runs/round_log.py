@@ -32,6 +32,7 @@ LOGGER = logging.getLogger("spherefed")
 
 CHECKPOINTS = ("checkpoint.safetensors", "checkpoint-2.safetensors")
 ROUNDS, REJECTIONS = "rounds.jsonl", "rejections.jsonl"
+REMEDY = "restore the file, or remove it to continue from the other checkpoint (without any, the run begins anew)"
 _ENCODER = json.JSONEncoder(ensure_ascii=False)
 
 
@@ -145,8 +146,8 @@ class RoundLog:
                 newest, self._next, self._newest_round = found, 1 - index, found.next_round
             else:
                 self.before = found
-        if newest is None and faults:
-            raise RunError("; ".join(faults))
+        if faults and (newest is None or not all(path.is_file() for path in self._paths)):
+            raise RunError(f"{'; '.join(faults)}; {REMEDY}")
         for fault in faults:
             LOGGER.warning("%s; the run continues from the checkpoint before it", fault)
         return newest

@@ -29,6 +29,7 @@ class Algorithm:
     normalize_steps: bool = False
     """FedNova: divide each client's delta by its effective number of steps."""
     server: ServerOptimizer = field(default_factory=ServerSgd)
+    """How the server turns the mean update into a step."""
     weigh: Weigh | None = field(default=None, metadata={DEFAULT_IN_DIGESTS: "examples"})
     """How replies are weighted: by examples, p_k = n_k / Σn, or all clients alike, 1 / |S|. none: as published,
     which is `clients` with a correction 'scaffold' or 'feddyn', and `examples` otherwise; the value is stored."""

@@ -25,7 +25,9 @@ class ServerSgd:
 
     kind: ClassVar[str] = "sgd"
     lr: float = 1.0
+    """Server learning rate."""
     momentum: float = 0.0
+    """β of v ← βv + Δ."""
 
     def __post_init__(self) -> None:
         if not (self.lr > 0 and isfinite(self.lr)) or not 0 <= self.momentum < 1:
@@ -47,9 +49,11 @@ class ServerAdam:
 
     kind: ClassVar[str] = "adam"
     lr: float = 0.1
+    """Server learning rate."""
     beta1: float = 0.9
     """m ← β₁m + (1 − β₁)Δ: the other momentum convention than server SGD's, as published."""
     beta2: float = 0.99
+    """Decay of the second moment v."""
     tau: float = 1e-3
     """Degree of adaptivity: added to √v, and v starts at τ²."""
 
@@ -69,9 +73,13 @@ class ServerYogi:
 
     kind: ClassVar[str] = "yogi"
     lr: float = 0.1
+    """Server learning rate."""
     beta1: float = 0.9
+    """As in `adam`."""
     beta2: float = 0.99
+    """Decay of the second moment v."""
     tau: float = 1e-3
+    """As in `adam`."""
 
     def __post_init__(self) -> None:
         _check(self.lr, self.tau, self.beta1, self.beta2)
@@ -89,8 +97,11 @@ class ServerAdagrad:
 
     kind: ClassVar[str] = "adagrad"
     lr: float = 0.1
+    """Server learning rate."""
     beta1: float = 0.0
+    """As in `adam`."""
     tau: float = 1e-3
+    """As in `adam`."""
 
     def __post_init__(self) -> None:
         _check(self.lr, self.tau, self.beta1)

@@ -38,6 +38,7 @@ class TrimmedMean:
 
     kind: ClassVar[str] = "trimmed-mean"
     trim: float = 0.2
+    """Fraction of the smallest and of the largest values that is left out, below 0.5."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.trim < 0.5:
@@ -109,6 +110,7 @@ class CentredClipping:
     radius: float | None = None
     """τ; none: the median distance of the cohort from v."""
     iterations: int = 3
+    """How often v is updated."""
 
     def __post_init__(self) -> None:
         _check_radius("radius", self.radius)

@@ -31,7 +31,9 @@ class MultiStep:
 
     kind: ClassVar[str] = "multistep"
     every: int = 40
+    """Rounds between two changes of the learning rate."""
     gamma: float = 0.1
+    """Factor of each change."""
 
     def __post_init__(self) -> None:
         if self.every < 1 or not 0 < self.gamma <= 1:

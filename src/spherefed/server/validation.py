@@ -202,7 +202,10 @@ class ReplyLog(Generic[R]):
         lr = getattr(self.request, "lr", None)
         if lr is None or not all(map(_is_divergence, self.rejected)):
             return ""
-        return f"; the training diverged at every client: lower local.lr, whose value in this round is {lr:g}"
+        return (
+            f"; the training diverged at every client: lower local.lr, whose value in this round is {lr:g}; if that "
+            "does not help, check that encoder and loss are finite for your data"
+        )
 
     @contextmanager
     def in_errors(self) -> Iterator[None]:

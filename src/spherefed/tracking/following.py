@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
-from spherefed.errors import ConfigError
+from spherefed.errors import ConfigError, install_extra
 from spherefed.runs.directory import read_json
 from spherefed.runs.round_log import ROUNDS
 from spherefed.tracking import mlflow, tensorboard
@@ -56,7 +56,7 @@ def check_tracker(kind: str) -> None:
     if kind not in TRACKERS:
         raise ConfigError(f"track must be one of {', '.join(TRACKERS)}, got {kind!r}")
     if missing := [name for name in TRACKERS[kind][2] if find_spec(name) is None]:
-        raise ConfigError(f"tracking needs {', '.join(missing)}: pip install 'spherefed[{kind}]'")
+        raise ConfigError(f"tracking needs {', '.join(missing)}: {install_extra(kind)}")
 
 
 class _Following:

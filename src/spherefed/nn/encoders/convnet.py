@@ -21,6 +21,7 @@ class ConvNet:
 
     kind: ClassVar[str] = "convnet"
     norm: Norm = "group"
+    """GroupNorm or BatchNorm after each convolution."""
 
     def build(self, input_shape: tuple[int, ...]) -> nn.Module:
         check_image(self.kind, input_shape, sides=(16, 32, 64))

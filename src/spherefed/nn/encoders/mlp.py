@@ -19,6 +19,7 @@ class Mlp:
 
     kind: ClassVar[str] = "mlp"
     widths: tuple[int, ...] = (128, 64)
+    """Outputs of each layer; the last one is the number of features."""
 
     def __post_init__(self) -> None:
         check_types(self, "model.encoder")

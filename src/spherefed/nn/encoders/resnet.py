@@ -22,6 +22,7 @@ class ResNet18:
 
     kind: ClassVar[str] = "resnet18"
     norm: Norm = "group"
+    """GroupNorm or BatchNorm after each convolution."""
 
     def build(self, input_shape: tuple[int, ...]) -> nn.Module:
         return _residual_net(input_shape, image_scale(self.kind, input_shape), self.norm, squeeze=False)
@@ -33,6 +34,7 @@ class SENet18:
 
     kind: ClassVar[str] = "senet18"
     norm: Norm = "group"
+    """GroupNorm or BatchNorm after each convolution."""
 
     def build(self, input_shape: tuple[int, ...]) -> nn.Module:
         return _residual_net(input_shape, image_scale(self.kind, input_shape), self.norm, squeeze=True)

@@ -18,6 +18,7 @@ class SmallNet:
 
     kind: ClassVar[str] = "smallnet"
     norm: Norm = "group"
+    """GroupNorm or BatchNorm after each convolution."""
 
     def build(self, input_shape: tuple[int, ...]) -> nn.Module:
         if len(input_shape) != 3 or input_shape[0] < 1 or min(input_shape[1:]) < MIN_SIDE:

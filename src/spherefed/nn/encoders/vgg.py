@@ -18,6 +18,7 @@ class VGG13:
 
     kind: ClassVar[str] = "vgg13"
     norm: Norm = "group"
+    """GroupNorm or BatchNorm after each convolution."""
 
     def build(self, input_shape: tuple[int, ...]) -> nn.Module:
         scale = image_scale(self.kind, input_shape)
