@@ -50,10 +50,13 @@ clean:
 
 # torch first and by its exact version: see constraints.txt.
 $(VENV)/ready: pyproject.toml constraints.txt
+	@echo "Installing torch and the other packages into $(VENV): a few minutes without output, the first time."
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q -c constraints.txt -e .
 	touch $@
+	@echo "Installed. To use the command spherefed in this terminal: . $(BIN)/activate"
 
 $(VENV)/ready-dev: $(VENV)/ready
+	@echo "Installing the packages of the tests and all extras into $(VENV): a few minutes without output, the first time."
 	$(BIN)/pip install -q -c constraints.txt -e '.[dev,docs,flower,mlflow,pretrained,ray,tensorboard]'
 	touch $@
