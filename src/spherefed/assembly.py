@@ -18,12 +18,12 @@ from spherefed.data.dataset import Dataset, pooled, subset
 from spherefed.data.examples import Examples, hold_out
 from spherefed.data.locations import data_root as root_of
 from spherefed.data.partition import Partition, partition, partition_of
-from spherefed.errors import ConfigError, ModelError
+from spherefed.errors import ConfigError
 from spherefed.experiment import SITES, Experiment
 from spherefed.experiment.own_parts import check_own_parts
 from spherefed.messages import ModelState
 from spherefed.nn.cached_encoder import feature_dataset, without_encoder
-from spherefed.nn.classifier import Classifier, check_features, on_device
+from spherefed.nn.classifier import Classifier, check_features, on_device, unreadable_inputs
 from spherefed.nn.encoders import InMemoryEncoder, has_batch_norm
 from spherefed.nn.frozen import Frozen
 from spherefed.nn.heads import RidgeStart
@@ -217,11 +217,7 @@ def build_classifier(
             with torch.no_grad():
                 features = built.eval()(torch.zeros(1, *input_shape, dtype=getattr(torch, dtype)))
         except (RuntimeError, TypeError, ValueError, IndexError) as error:
-            cause, *_ = str(error).splitlines() or [type(error).__name__]
-            raise ModelError(
-                f"encoder {kind_of(model.encoder)!r} cannot read inputs of {input_shape}, {dtype}: "
-                f"{cause}; it must accept a batch of them and return one row of features for each"
-            ) from error
+            raise unreadable_inputs(kind_of(model.encoder), input_shape, dtype, error) from error
     check_features(features, kind_of(model.encoder))
     head = model.head.build(num_classes, features.shape[1], experiment.seed)
     classifier = Classifier(built, head, num_classes=num_classes, normalize=model.normalize)

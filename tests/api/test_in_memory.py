@@ -283,6 +283,23 @@ def test_an_encoder_whose_features_are_nan_in_eval_mode_is_reported(caplog: pyte
         sf.run(ffc, data=blobs(), encoder=NanIn(False), progress=False)
 
 
+@pytest.mark.parametrize(
+    ("shape", "words"),
+    [
+        ((8, 8), r"images of one channel, give them as \(n, 1, 8, 8\)"),
+        ((8, 8, 3), r"channels first: \(n, 3, 8, 8\)"),
+    ],
+)
+def test_floats_that_look_like_images_get_the_shape_of_images_in_the_message(
+    shape: tuple[int, ...], words: str
+) -> None:
+    channels = shape[2] if len(shape) == 3 else 1
+    net = nn.Sequential(nn.Conv2d(channels, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(72, 16))
+    images = np.zeros((20, *shape), dtype=np.float32)
+    with pytest.raises(sf.ModelError, match=words):
+        sf.run(experiment(), data=(images, [0, 1] * 10), encoder=net, progress=False)
+
+
 def test_the_row_of_a_nan_is_one_of_the_callers_rows() -> None:
     features, labels = blobs(50)
     for row in (0, 7, 49):  # some of them belong to the test part

@@ -137,6 +137,22 @@ def from_classifier(net: nn.Module, num_classes: int, layer: str | None = None, 
     return Classifier(encoder, head, num_classes=num_classes, normalize=True, seed=seed)
 
 
+def unreadable_inputs(kind: str, input_shape: tuple[int, ...], dtype: str, error: Exception) -> ModelError:
+    """What to raise if an encoder of this kind fails on a batch of such inputs."""
+    cause, *_ = str(error).splitlines() or [type(error).__name__]
+    hint = ""
+    if len(input_shape) == 2:  # an image without the dimension of channels that convolutions need
+        height, width = input_shape
+        hint = f"; if they are images of one channel, give them as (n, 1, {height}, {width})"
+    elif len(input_shape) == 3 and input_shape[-1] in (1, 3) and input_shape[0] not in (1, 3):
+        height, width, channels = input_shape
+        hint = f"; if they are images, give them with channels first: (n, {channels}, {height}, {width})"
+    return ModelError(
+        f"encoder {kind!r} cannot read inputs of {input_shape}, {dtype}: "
+        f"{cause}; it must accept a batch of them and return one row of features for each{hint}"
+    )
+
+
 def check_features(features: object, kind: str) -> None:
     """Raise a ModelError if what the encoder of this kind returns for one input is not a row of float32 features."""
     if not isinstance(features, Tensor) or features.ndim != 2:
