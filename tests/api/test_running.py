@@ -70,6 +70,24 @@ def test_a_recipe_takes_a_method_and_changes() -> None:
     assert sf.recipe("digits", method="fedavg+spherefed").local.lr != sf.recipe("digits").local.lr  # tuned
 
 
+def test_a_recipe_takes_the_name_of_the_experiment_like_any_other_field() -> None:
+    assert sf.recipe("digits", name="scans").name == "scans"
+    named = sf.recipe("digits", name="scans", method="fedavg+spherefed", rounds=1)
+    assert named.local.lr == sf.recipe("digits", method="fedavg+spherefed").local.lr
+    with pytest.warns(UserWarning, match="not tuned: .* recipe 'digits' has this rate"):
+        made = sf.run(named, data=sphere_points(), progress=False)
+    assert made.experiment.name == "scans"
+
+
+@pytest.mark.parametrize("given", ["data", "clients"])
+def test_data_of_the_caller_do_not_get_the_name_of_the_recipes_data(given: str) -> None:
+    inputs = {"data": sphere_points(), "clients": [sphere_points()] * 2}
+    made = sf.run(short(), progress=False, **{given: inputs[given]})
+    legend = made.plot().axes[0].get_legend()
+    assert legend is not None
+    assert [text.get_text() for text in legend.get_texts()] == [made.experiment.name] == ["own-data"]
+
+
 def test_a_recipe_takes_components_as_values() -> None:
     made = sf.recipe("digits", loss=Focal(gamma=1.0), model={"encoder": TinyConfig(width=4), "normalize": True})
     assert (made.loss, made.model.encoder, made.model.normalize) == (Focal(gamma=1.0), TinyConfig(width=4), True)

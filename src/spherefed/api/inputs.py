@@ -21,6 +21,9 @@ from spherefed.recipes.methods import Settings, tuning_key, with_method
 from spherefed.runs.runner import Engine
 from spherefed.schema import kind_of, shown, suggest, to_plain
 
+OWN_DATA = "own-data"
+"""The name of an experiment on data in memory, in place of the name of its recipe, which names other data."""
+
 
 class Inputs(TypedDict, total=False):
     """Data and encoder of the caller, instead of those that the experiment names."""
@@ -76,7 +79,8 @@ def with_inputs(
         cohort = None if experiment.cohort is None else min(experiment.cohort, len(parts.parts))
         experiment = replace(experiment, partition=Natural(clients=len(parts.parts)), cohort=cohort)
     if dataset is not None:
-        experiment = replace(experiment, data=replace(experiment.data, name=dataset.name))
+        name = OWN_DATA if experiment.name in recipes.RECIPES else experiment.name
+        experiment = replace(experiment, name=name, data=replace(experiment.data, name=dataset.name))
     if encoder is not None:
         _check_module(encoder)
         model = replace(experiment.model, encoder=InMemoryEncoder.of(encoder))
@@ -119,22 +123,23 @@ def check_methods(methods: object) -> None:
         raise ConfigError(f"a method must be a name such as 'fedavg' or 'fedavg+spherefed', got {shown(wrong[0])}")
 
 
-def recipe(name: str | Path, method: str | None = None, **changes: Any) -> Experiment:
+def recipe(source: str | Path, /, method: str | None = None, **changes: Any) -> Experiment:
     """A recipe, an experiment file or a run directory, with a method and changed fields.
 
-    `changes` are fields of the experiment: values, components, or dicts of the fields below (`local={"lr": 0.1}`).
+    `changes` are fields of the experiment: values, components, or dicts of the fields below (`local={"lr": 0.1}`);
+    `name="scans"` is the label in plots and progress.
     A method uses the hyper-parameters that were tuned for the recipe, unless `changes` sets them.
 
     >>> recipe("digits", method="fedprox+spherefed", rounds=5, partition={"alpha": 1.0}).partition
     Dirichlet(alpha=1.0, clients=10, min_size=0, balanced=False)
     """
-    if not isinstance(name, str | Path):
-        raise ConfigError(f"recipe must be a name or a path, got {name!r}; allowed: {', '.join(recipes.RECIPES)}")
-    name = str(name)
-    experiment = find_experiment(name, recipes.RECIPES)
+    if not isinstance(source, str | Path):
+        raise ConfigError(f"recipe must be a name or a path, got {source!r}; allowed: {', '.join(recipes.RECIPES)}")
+    source = str(source)
+    experiment = find_experiment(source, recipes.RECIPES)
     if method is not None:
         check_methods([method])
-        experiment = with_method(experiment, method, recipes.tuned(name))
+        experiment = with_method(experiment, method, recipes.tuned(source))
     return with_changes(experiment, changes)
 
 
@@ -194,16 +199,17 @@ def untuned(methods: Mapping[str, Experiment], tuned: Settings, recipe: str | No
 
 def untuned_run(experiment: Experiment, named: Experiment) -> str | None:
     """A sentence about a rate that `recipe` took from its tuned values, if the caller exchanged data or encoder."""
-    if not exchanged(experiment, named) or experiment.name not in recipes.RECIPES or experiment.local is None:
+    if not exchanged(experiment, named) or experiment.local is None:
         return None
-    original, tuned = recipes.RECIPES[experiment.name](), recipes.tuned(experiment.name)
-    if original.local is None or original.local.lr == experiment.local.lr:
-        return None  # the rate that the recipe shows
+    made = {name: make() for name, make in recipes.RECIPES.items()}  # by data: the caller may have named the experiment
+    source = next((n for n, e in made.items() if e.data.name == experiment.data.name and e.local is not None), None)
+    if source is None or made[source].local_training.lr == experiment.local.lr:
+        return None  # no recipe, or the rate that it shows
+    original, tuned = made[source], recipes.tuned(source)
     for method in tuned:
-        made = with_method(original, method, tuned)
-        if _method_and_rate(made) == _method_and_rate(experiment):
+        if _method_and_rate(with_method(original, method, tuned)) == _method_and_rate(experiment):
             return (
-                f"not tuned: {method} (local.lr {experiment.local.lr:g}); recipe {experiment.name!r} has this rate for "
+                f"not tuned: {method} (local.lr {experiment.local.lr:g}); recipe {source!r} has this rate for "
                 "its own data and encoder: choose one for yours with sf.tune(…), and set local={'lr': …}"
             )
     return None
