@@ -2,10 +2,11 @@
 
 import gc
 import inspect
+import re
 import subprocess
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
@@ -14,6 +15,7 @@ import pytest
 import torch
 
 import spherefed as sf
+from spherefed.api import progress as api_progress
 from spherefed.client.evaluation import GLOBAL_TEST
 from spherefed.runs.runner import run_to_end
 from support.own.encoders import TinyConfig
@@ -229,10 +231,31 @@ def test_recipes_are_compared_at_their_tuned_rates() -> None:
     assert made["fedavg+spherefed"][0].experiment.local.lr == tuned
 
 
+CALLS: dict[str, Callable[[bool], object]] = {
+    "run": lambda progress: sf.run(short(), progress=progress),
+    "compare": lambda progress: sf.compare(short(), ["fedavg"], seeds=1, progress=progress),
+    "tune": lambda progress: sf.tune(short(), ["fedavg"], {"local.lr": [0.03, 0.1, 0.3]}, seeds=1, progress=progress),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_script_without_a_terminal_writes_lines_about_its_progress(
+    call: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(api_progress, "SECONDS_PER_LOOK", 0.001)
+    monkeypatch.setattr(api_progress, "SECONDS_PER_LINE", 0.001)
+    CALLS[call](True)
+    assert re.search(r"\d/\d+ rounds, 0:00:\d\d.*seed \d+: ", capsys.readouterr().err)
+    CALLS[call](False)
+    assert capsys.readouterr().err == ""
+
+
 def test_tuning_chooses_on_a_validation_split(tmp_path: Path) -> None:
     made = sf.tune(short(rounds=1), ["fedavg"], {"local.lr": [0.01, 0.1, 0.3]}, seeds=1)
     tried = {record["local.lr"]: record["trained"] for record in made.records()}
     assert made.chosen["fedavg"]["local.lr"] == max(tried, key=lambda value: tried[value])
+    best = made.chosen["fedavg"]["local.lr"]
+    assert repr(made) == f"Tuned(fedavg: local.lr = {best:g}, best of {len(tried)})"
     made.save(tmp_path / "tuned.json")
     for tuned in (made, tmp_path / "tuned.json"):
         compared = sf.compare(short(rounds=1), ["fedavg"], tuned=tuned, seeds=1, progress=False)

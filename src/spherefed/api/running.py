@@ -47,8 +47,9 @@ def run(
     """Run an experiment to its end.
 
     `inputs` are data=, test=, clients=, encoder=, image_key= and label_key= (see `Inputs`). Without `out` the run
-    directory is temporary and lives as long as the result. `track` is "tensorboard" (event files in the run directory)
-    or "mlflow" (mlflow.db in the current folder, or MLFLOW_TRACKING_URI).
+    directory is temporary and lives as long as the result. `progress` shows bars in a terminal or a notebook, and
+    writes a line to standard error every 10 seconds elsewhere. `track` is "tensorboard" (event files in the run
+    directory) or "mlflow" (mlflow.db in the current folder, or MLFLOW_TRACKING_URI).
 
     >>> import spherefed as sf
     >>> result = sf.run(sf.recipe("digits", rounds=1), progress=False)
@@ -63,7 +64,7 @@ def run(
     label = f"{named.name}, seed {named.seed}"
     with (
         _tracking(track, folder.path, out) as follow,
-        show_progress(label, named.rounds, bars=progress) as view,
+        show_progress(label, named.rounds, bars=progress, lines=progress) as view,
     ):
         activity = view.watch_run(named, folder.path)
         for step in runner.run(
@@ -137,7 +138,10 @@ def compare(
     use = engine or Engine()
     folder = OutputFolder(out)
     steps = comparison.num_steps(built, seeds)
-    with _tracking(track, folder.path, out) as follow, show_progress(named.name, steps, bars=progress) as view:
+    with (
+        _tracking(track, folder.path, out) as follow,
+        show_progress(named.name, steps, bars=progress, lines=progress) as view,
+    ):
         for step in comparison.compare(
             built, seeds, folder.path, engine=use, resume=resume, in_memory=in_memory, watch=view.watch
         ):
@@ -171,6 +175,15 @@ class Tuned:
         """`records` as a pandas DataFrame."""
         return data_frame(self.records())
 
+    def __repr__(self) -> str:
+        tried = {name: len(entry["tried"]) for name, entry in self.table["methods"].items()}
+        parts = (
+            f"{name}: {path} = {value:g}, best of {tried[name]}"
+            for name, values in self.chosen.items()
+            for path, value in values.items()
+        )
+        return f"Tuned({'; '.join(parts)})"
+
     def save(self, path: str | Path) -> None:
         """Write the file that `spherefed compare --tuned` reads."""
         write_json(Path(path), self.table)
@@ -183,6 +196,7 @@ def tune(
     *,
     seeds: int = 3,
     engine: Engine | None = None,
+    progress: bool = True,
     **inputs: Unpack[Inputs],
 ) -> Tuned:
     """Choose one hyper-parameter per method on a validation split; the test set is not used.
@@ -207,8 +221,13 @@ def tune(
     built = {name: with_method(named, name, {}) for name in methods}
     searches: dict[str, tuning.Search] = {}
     grids = dict.fromkeys(built, values)
-    for search in tuning.tune(built, path, grids, seeds=seeds, engine=engine or Engine(), in_memory=in_memory):
-        searches[search.method] = search
+    use, rounds = engine or Engine(), seeds * named.rounds
+    steps = len(built) * len(set(values)) * rounds
+    with show_progress(f"tune {path}", steps, bars=progress, lines=progress) as view:
+        for search in tuning.tune(built, path, grids, seeds=seeds, engine=use, in_memory=in_memory, watch=view.watch):
+            searches[search.method] = search
+            if len(search.scores) >= len(set(values)) and search.next_value() is not None:
+                view.total += rounds  # the grid grows
     table = tuning.table(list(searches.values()), seeds)
     return Tuned({name: entry["chosen"] for name, entry in table["methods"].items()}, table)
 
