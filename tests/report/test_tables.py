@@ -33,6 +33,16 @@ def test_markdown_and_terminal_tables_say_the_same(demo: Path) -> None:
     ]  # fmt: skip
 
 
+def test_a_caption_speaks_of_an_interval_only_if_there_is_one(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", experiment(), 0.8)
+    assert "one seed gives no confidence interval" in markdown_table(summarize([tmp_path]))
+    assert "±" not in markdown_table(summarize([tmp_path]))
+    for seed in range(2):
+        write_run(tmp_path / f"b{seed}", experiment(seed, **{"local.lr": 0.5}), 0.8 + seed / 10)
+    assert "half-width of the 95 % confidence interval" in markdown_table(summarize([tmp_path]))
+    assert "One seed gives no interval." in markdown_table(summarize([tmp_path]))
+
+
 def test_brackets_in_a_label_are_no_markup(tmp_path: Path) -> None:
     write_run(tmp_path / "a", experiment(name="[red]a[/red]"), 0.8)
     write_run(tmp_path / "b", experiment(name="b|c"), 0.8)

@@ -1,7 +1,6 @@
 """The captions of figures and tables."""
 
 BEST = "A row is marked best only if the 95 % interval of its paired difference to every other row excludes 0."
-SINGLE_SEED = "One seed gives no interval."
 FINAL = (
     "Small dots are seeds. The large mark is their mean with its 95 % interval: a circle after training, a diamond "
     "after calibration."

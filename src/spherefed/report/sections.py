@@ -45,7 +45,6 @@ def _results(report: Report) -> list[Block]:
             table = Table(personal_cells(rows_of(report)), PERSONAL_CAPTION, mark, title)
         else:
             notes = [caption(summary), *([captions.BEST] if len(rows) > 1 else [])]
-            notes += [captions.SINGLE_SEED] if any(row.accuracy.half_width is None for row in rows) else []
             table = Table(cells(summary), " ".join(notes), mark, title)
         baseline = f" The dashed line is the mean of {rows[0].label}." if len(rows) > 1 else ""
         name = "final" if number == 0 else f"final{number}"

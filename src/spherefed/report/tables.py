@@ -15,6 +15,12 @@ CAPTION = (
     "Differences: paired by seed, in percentage points. Bytes over the whole run; bytes and time: means over seeds."
 )
 
+ONE_SEED_CAPTION = (
+    "Accuracy of one seed, in per cent: one seed gives no confidence interval. Differences: in percentage points. "
+    "Bytes over the whole run."
+)
+SOME_SINGLE_SEEDS = "One seed gives no interval."
+
 _METRIC_NAMES = {
     ACCURACY: "Accuracy",
     "balanced-accuracy": "Balanced accuracy (mean of the recall of all classes)",
@@ -58,7 +64,11 @@ def cells(summary: Summary) -> Cells:
 
 def caption(summary: Summary) -> str:
     """What the numbers of the table are."""
-    return CAPTION.replace("Accuracy", _METRIC_NAMES.get(summary.metric, summary.metric), 1)
+    has_interval = {row.accuracy.half_width is not None for row in summary.rows}
+    text = ONE_SEED_CAPTION if has_interval == {False} else CAPTION
+    if len(has_interval) == 2:
+        text = f"{text} {SOME_SINGLE_SEEDS}"
+    return text.replace("Accuracy", _METRIC_NAMES.get(summary.metric, summary.metric), 1)
 
 
 def rich_table(summary: Summary) -> "Table":
