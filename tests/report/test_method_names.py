@@ -54,9 +54,34 @@ def test_equal_names_say_what_differs(tmp_path: Path) -> None:
     ]
 
 
+def test_digests_and_stacks_are_left_out_of_names_that_other_fields_tell_apart() -> None:
+    encoders = [{"kind": "in-memory", "sha256": digit * 64} for digit in "ab"]
+    several = [
+        experiment(**{"local.lr": lr, "stack": stack, "model.encoder": encoder})
+        for lr, stack, encoder in zip((0.1, 0.5), (0, 10), encoders, strict=True)
+    ]
+    assert distinguish("FedAvg", several) == ["FedAvg (local.lr 0.1)", "FedAvg (local.lr 0.5)"]
+    alike = [experiment(**{"model.encoder": encoder}) for encoder in encoders]
+    assert distinguish("FedAvg", alike) == [f"FedAvg (model.encoder.sha256 {digit * 12})" for digit in "ab"]
+
+
+def test_experiments_that_differ_in_many_fields_are_named_by_their_folders(tmp_path: Path) -> None:
+    several: dict[str, dict[str, Any]] = {
+        "one": {},
+        "two": {"local.lr": 0.5, "local.epochs": 1, "local.batch_size": 8, "rounds": 9, "partition.alpha": 1.0},
+        "three": {"local.momentum": 0.0, "data.name": "cifar100", "partition.clients": 7},
+    }
+    for folder, changes in several.items():
+        for seed in range(2):
+            write_run(tmp_path / folder / f"seed-{seed}", experiment(seed, **changes), 0.8)
+    labels = [row.label for row in summarize([tmp_path]).rows]
+    assert sorted(labels) == ["FedAvg (one)", "FedAvg (three)", "FedAvg (two)"]
+
+
 changed = st.fixed_dictionaries(
     {},
     optional={
+        "stack": st.sampled_from([0, 10]),
         "name": st.sampled_from(["digits", "other"]),
         "local.lr": st.sampled_from([0.1, 0.5]),
         "algorithm.prox_mu": st.sampled_from([0.0, 0.1, 1.0]),

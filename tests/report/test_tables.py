@@ -56,7 +56,7 @@ def test_brackets_in_a_label_are_no_markup(tmp_path: Path) -> None:
 
 def test_a_narrow_terminal_wraps_names_and_never_numbers_or_headings(tmp_path: Path) -> None:
     write_run(tmp_path / "a", experiment(name="a"), 0.8)
-    write_run(tmp_path / "b", experiment(name="a name that has more words than an ordinary terminal has room for"), 0.8)
+    write_run(tmp_path / "b", experiment(name="a name with more words than a terminal has room for"), 0.8)
     summary = summarize([tmp_path])
     console = Console(width=80)
     with console.capture() as capture:
@@ -68,4 +68,4 @@ def test_a_narrow_terminal_wraps_names_and_never_numbers_or_headings(tmp_path: P
     rows = [line for line in lines if " MB " in line]
     assert len(rows) == len(summary.rows)
     assert all("80.00" in row for row in rows)
-    assert "(name a name that" in lines[4]
+    assert "(name a name with" in lines[4]

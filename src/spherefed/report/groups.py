@@ -1,7 +1,8 @@
 """Groups: the runs of one experiment over its seeds, with a name for every stage."""
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from spherefed.experiment import fields_after_training
@@ -32,6 +33,12 @@ class Group:
     """The name of the group at each stage."""
 
     @property
+    def folder(self) -> str:
+        """The folder that the runs have in common, or else that of the first."""
+        names = [run.name for run in self.runs]
+        return names[0] if len(names) == 1 else os.path.commonpath(names) or names[0]
+
+    @property
     def name(self) -> str:
         """The name of the whole group: that of its last stage."""
         if any(run.personal is not None for run in self.runs):
@@ -60,13 +67,12 @@ def group_runs(runs: Iterable[Run]) -> tuple[tuple[Group, ...], tuple[str, ...]]
             same = "the same weights" if first.weights_sha256 == run.weights_sha256 else "other weights"
             notes.append(f"{run.name} repeats {first.name} (same experiment and seed, {same}) and was not counted.")
     order = sorted(range(len(experiments)), key=lambda i: (*_rank(experiments[i]), i))
-    experiments = [experiments[i] for i in order]
-    labels = labels_of(experiments)
-    groups = tuple(
-        Group(experiment=experiment, labels=label, runs=tuple(run for _, run in sorted(members[i].items())))
-        for i, experiment, label in zip(order, experiments, labels, strict=True)
-    )
-    return groups, tuple(notes)
+    groups = [
+        Group(experiment=experiments[i], labels={}, runs=tuple(run for _, run in sorted(members[i].items())))
+        for i in order
+    ]
+    labels = labels_of(groups)
+    return tuple(replace(group, labels=label) for group, label in zip(groups, labels, strict=True)), tuple(notes)
 
 
 def training_part(experiment: Mapping[str, Any]) -> dict[str, Any]:
@@ -83,8 +89,9 @@ def _rank(experiment: Mapping[str, Any]) -> tuple[int, int, str]:
     return overlay, int(base != "FedAvg"), base
 
 
-def labels_of(experiments: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
-    """The names of each group by stage; a name that several groups share gets their differences appended."""
+def labels_of(groups: Sequence[Group]) -> list[dict[str, str]]:
+    """The names of each group by stage; a name that several groups share gets their differences or folders appended."""
+    experiments = [group.experiment for group in groups]
     labels: list[dict[str, str]] = [{} for _ in experiments]
     names = [(*stage_names(experiment), personal_name(experiment)) for experiment in experiments]
     for index, stage in enumerate((TRAINED, CALIBRATED, PERSONAL)):
@@ -92,8 +99,9 @@ def labels_of(experiments: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
             members = [i for i, each in enumerate(names) if each[index] == name]
             # As trained, experiments that differ only in their calibration are one and the same.
             plain = [training_part(experiments[i]) if stage == TRAINED else experiments[i] for i in members]
-            unique = [plain[i] for i in range(len(plain)) if plain[i] not in plain[:i]]
-            unique_names = distinguish(name, unique)
+            first = [i for i in range(len(plain)) if plain[i] not in plain[:i]]
+            unique = [plain[i] for i in first]
+            unique_names = distinguish(name, unique, [groups[members[i]].folder for i in first])
             for i, experiment in zip(members, plain, strict=True):
                 labels[i][stage] = unique_names[unique.index(experiment)]
     return labels

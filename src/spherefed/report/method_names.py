@@ -2,7 +2,7 @@
 
 A name consists of the base algorithm (FedAvg, FedProx, …), the overlay (SphereFed, BABU, or the fields that differ from
 plain training) and the stage (trained, calibrated). If two experiments get the same name, their differences are
-appended.
+appended, or the names of their folders if there are many.
 """
 
 import json
@@ -13,6 +13,9 @@ from typing import Any
 from spherefed.schema import differences
 
 Experiment = Mapping[str, Any]
+MAX_LABEL = 60
+"""Characters of differences in a name; with more, the name of the folder is shown instead."""
+_DIGEST = "sha256"
 
 _CALIBRATIONS = {
     "ffc": "FFC",
@@ -112,8 +115,11 @@ def personal_name(experiment: Experiment) -> str:
     return method_name(experiment) + ("" if kind == "none" else f" + {named.get(kind, kind)}")
 
 
-def distinguish(name: str, experiments: Sequence[Experiment]) -> list[str]:
+def distinguish(name: str, experiments: Sequence[Experiment], folders: Sequence[str] = ()) -> list[str]:
     """Make one name unique for several experiments: append the fields in which they differ.
+
+    If these are too long for a table and `folders` names each experiment, its folder is appended instead; a page lists
+    what differs.
 
     >>> distinguish("FedAvg", [{"local": {"lr": 0.1, "epochs": 5}}, {"local": {"lr": 0.5, "epochs": 5}}])
     ['FedAvg (local.lr 0.1)', 'FedAvg (local.lr 0.5)']
@@ -122,11 +128,15 @@ def distinguish(name: str, experiments: Sequence[Experiment]) -> list[str]:
         return [name]
     pairs = combinations(experiments, 2)
     paths = list(dict.fromkeys(line.partition(": ")[0] for pair in pairs for line in differences(*pair)))
-    shown = [path for path in paths if path != "name"]
-    # The experiment's name is the least informative field; it is shown only if the other fields are not enough.
-    if len({_values(experiment, shown) for experiment in experiments}) < len(experiments):
-        shown = paths
-    return [f"{name} ({_values(experiment, shown)})" for experiment in experiments]
+    # The experiment's name, digests and the number of stacked models say least; they are shown only if the other fields
+    # are not enough.
+    telling = [path for path in paths if path not in ("name", "stack") and not path.endswith(_DIGEST)]
+    choices = (telling, [*telling, *(["name"] if "name" in paths else [])], paths)
+    texts = [[_values(experiment, shown) for experiment in experiments] for shown in choices]
+    chosen = next((each for each in texts if len(set(each)) == len(experiments)), texts[-1])
+    if folders:
+        chosen = [f if len(text) > MAX_LABEL else text for text, f in zip(chosen, folders, strict=True)]
+    return [f"{name} ({text})" for text in chosen]
 
 
 def kind_of(value: Any) -> str:
@@ -161,6 +171,7 @@ def _values(experiment: Experiment, paths: Sequence[str]) -> str:
         if value is not _MISSING:
             plain = isinstance(value, str | Mapping) or value is None
             text = kind_of(value) if plain else json.dumps(value, ensure_ascii=False)
+            text = text[:12] if path.endswith(_DIGEST) else text
             texts.append(f"{path} {text}")
     return ", ".join(texts)
 

@@ -66,7 +66,7 @@ def _labelled(groups: Sequence[Group]) -> tuple[Group, ...]:
     labels: dict[int, dict[str, str]] = {}
     for kind in set(kinds):
         members = [i for i, each in enumerate(kinds) if each == kind]
-        labels |= dict(zip(members, labels_of([groups[i].experiment for i in members]), strict=True))
+        labels |= dict(zip(members, labels_of([groups[i] for i in members]), strict=True))
     return tuple(replace(group, labels=labels[i]) for i, group in enumerate(groups))
 
 
