@@ -44,7 +44,7 @@ def list_(as_json: bool, data_root: str | None) -> None:
         click.echo(f"missing data sets: run spherefed data get NAME, for example spherefed data get {missing[0]}")
     click.echo(
         "your own data: folder:PATH (one folder of images per class), arrays:FILE.npz (images, labels), "
-        "package.module:Name (a function of your own)"
+        "table:FILE.csv or .parquet (one row per example), package.module:Name (a function of your own)"
     )
 
 
