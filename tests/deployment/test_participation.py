@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from flwr.app import Message
 
+from spherefed.cli.deploy import _print_sites
 from spherefed.client.evaluation import LOCAL_TEST_BY_SAMPLES
 from spherefed.data.partition import Iid
 from spherefed.deployment.participation import missing_sites, site_rows
@@ -45,6 +46,12 @@ def run_with(out: Path, spoil: dict[int, Spoil], *, offline: tuple[int, ...] = (
     for _ in serve(grid.open, request):
         pass
     return site_rows(out)
+
+
+def test_the_table_of_sites_says_which_model_it_is_about(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_with(tmp_path, {})
+    _print_sites(tmp_path)
+    assert "accuracy, calibrated" in capsys.readouterr().out
 
 
 EVERYTHING = ("train", "evaluate", "query.measure")

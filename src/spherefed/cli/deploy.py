@@ -186,11 +186,13 @@ def _print_sites(run: Path) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from spherefed.deployment.participation import missing_sites, site_rows
+    from spherefed.deployment.participation import evaluated_stage, missing_sites, site_rows
     from spherefed.experiment import read_experiment
 
     rows = site_rows(run)
-    table = Table("site", "client", "rounds", "held-out examples", "accuracy", "left out of statistics", title="sites")
+    stage = evaluated_stage(run)
+    accuracy = f"accuracy, {stage}" if stage else "accuracy"
+    table = Table("site", "client", "rounds", "held-out examples", accuracy, "left out of statistics", title="sites")
     for row in rows:
         accuracy = "missing" if row.is_missing else "–" if row.accuracy is None else f"{row.accuracy:.2%}"
         left_out = str(row.left_out_of_statistics)

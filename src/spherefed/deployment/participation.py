@@ -59,6 +59,11 @@ def site_rows(run: Path) -> list[SiteRow]:
     return rows
 
 
+def evaluated_stage(run: Path) -> str | None:
+    """Which model the accuracies of `site_rows` are about: trained or calibrated; None if sites evaluated none."""
+    return next(reversed(RunDirectory(run).result().get("evaluated", {})), None)
+
+
 def missing_sites(rows: Sequence[SiteRow], num_rounds: int) -> str | None:
     """Which sites are missing and since which round, counted from 1; None if all took part.
 

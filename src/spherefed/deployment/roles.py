@@ -50,7 +50,10 @@ def serve_role(folder: Path, announce: Callable[[str], None]) -> None:
 def _serve(folder: Path, announce: Callable[[str], None]) -> None:
     server = read_server(folder)
     if _listening(server):
-        raise ConfigError(f"port {server.port} is in use; stop the other server, or change the port in server.toml")
+        raise ConfigError(
+            f"port {server.port} is in use; stop the other server, or change the port in server.toml and in the field "
+            "`server` of every site.toml"
+        )
     address = (
         (server.local_address, server.port) if server.insecure else ("127.0.0.1", server.control_port or free_port())
     )
