@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from spherefed.cli.report import report
 from spherefed.errors import ConfigError
-from support.known_runs import FEDAVG_TRAINED, GLOBAL
+from support.known_runs import FEDAVG_TRAINED, GLOBAL, experiment, write_run
 from support.report_runs import write_demo, write_mixed
 
 
@@ -35,6 +35,14 @@ def test_markdown_writes_no_page_unless_asked(folder: Path) -> None:
     assert not (folder / "report.html").exists()
     call("runs/fine-tune", "--markdown", "--out", "page.html")
     assert (folder / "page.html").exists()
+
+
+def test_the_terminal_counts_rejected_replies(folder: Path) -> None:
+    rejected = [{"round": 4, "client": client, "cause": "ClientError: too few [/examples]"} for client in range(2)]
+    write_run(folder / "runs" / "a", experiment(), 0.8, rejections=rejected)
+    printed = " ".join(call("runs").split())
+    assert "note: 2 replies were rejected and not counted (the first: ClientError: too few [/examples])" in printed
+    assert "rejected" not in call("runs", "--markdown")
 
 
 def test_csv_holds_every_round_and_stage(folder: Path) -> None:

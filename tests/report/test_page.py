@@ -14,6 +14,7 @@ from spherefed.report.experiment_diff import differing_fields, shared_fields
 from spherefed.report.page import render_page
 from spherefed.report.reports import read_report
 from spherefed.report.tables import cells
+from spherefed.report.wording import overview
 from support.known_runs import FFC, experiment, write_run
 
 
@@ -157,3 +158,9 @@ def test_a_page_that_cannot_be_made_leaves_the_old_one(tmp_path: Path) -> None:
     with pytest.raises(RunError):
         write_page([tmp_path / "runs"], out)
     assert out.read_bytes() == before
+
+
+def test_the_overview_says_what_no_rounds_are(tmp_path: Path) -> None:
+    write_run(tmp_path / "trained", experiment(), 0.8)
+    write_run(tmp_path / "one-shot", experiment(rounds=0, calibration=FFC), 0.8, 0.9, changes={"rounds": 0})
+    assert dict(overview(read_report([tmp_path]).groups))["rounds"] == "4, 0 (one-shot)"

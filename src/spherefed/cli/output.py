@@ -19,7 +19,7 @@ def print_summary(runs: list[Path], *, markdown: bool = False, metric: str = "ac
     from spherefed.report.reports import read_report
     from spherefed.report.tables import markdown_cells, rich_cells
     from spherefed.report.terminal import report_tables
-    from spherefed.report.wording import report_notes
+    from spherefed.report.wording import rejection_notes, report_notes
 
     console = Console()
     if not console.is_terminal:  # a file or a pipe has no width
@@ -30,8 +30,8 @@ def print_summary(runs: list[Path], *, markdown: bool = False, metric: str = "ac
             click.echo(markdown_cells(content, caption))
         else:
             console.print(rich_cells(content, caption))
-    for note in () if markdown else report_notes(found):
-        console.print(f"note: {note}", style="dim", highlight=False)
+    for note in () if markdown else (*report_notes(found), *rejection_notes(found)):
+        console.print(f"note: {note}", style="dim", highlight=False, markup=False)
 
 
 def print_result(result: Mapping[str, Any]) -> None:

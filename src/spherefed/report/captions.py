@@ -14,7 +14,8 @@ BYTES = "The same curves against what a client has sent and received. A diamond 
 SECONDS = "The same curves against computing time, evaluation included. Compare times of one machine only."
 LOSS = (
     "Mean training loss of the clients, relative to the first round of each method. Different losses cannot be "
-    "compared by their values."
+    "compared by their values. A schedule that lowers the learning rate makes it rise in the last rounds: it is a mean "
+    "over the steps of a round, in which clients then move less from the global model towards their own data."
 )
 NO_TEST_SET = "These runs have no test set that could be evaluated in every round."
 TARGETS = (

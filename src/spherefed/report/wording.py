@@ -10,6 +10,9 @@ from spherefed.report.reports import Report
 from spherefed.report.summary import MEASURES, Row, leader, paired_difference
 from spherefed.report.tables import percent, points
 
+ONE_SHOT = "0 (one-shot)"
+"""In place of the number of rounds, if a head is solved without training."""
+
 
 def report_title(report: Report) -> str:
     """The names of the experiments."""
@@ -29,7 +32,7 @@ def overview(groups: Sequence[Group]) -> list[tuple[str, str]]:
         ("data", values(lambda plain: field_of(plain, "data", "name"))),
         ("partition", values(partition_name)),
         ("clients", ", ".join(distinct(str(run.partition.num_clients) for g in groups for run in g.runs))),
-        ("rounds", ", ".join(distinct(str(run.rounds) for group in groups for run in group.runs))),
+        ("rounds", ", ".join(distinct(str(run.rounds or ONE_SHOT) for group in groups for run in group.runs))),
         ("local epochs", values(lambda plain: field_of(plain, "local", "epochs"))),
         ("seeds", _span(seeds)),
         ("runs", str(num_runs)),
@@ -61,6 +64,16 @@ def report_notes(report: Report) -> list[str]:
     """The limits of the comparison; a site that is missing changes what the accuracy is about."""
     missing = [f"{run.name}: {note}" for run in report.runs if (note := site_note(run))]
     return [*missing, *report.notes, *(note for summary in report.summaries for note in summary.notes)]
+
+
+def rejection_notes(report: Report) -> list[str]:
+    """For output that does not list rejected replies: how many there are, and the cause of the first."""
+    causes = [each.cause for run in report.runs for each in run.rejections]
+    if not causes:
+        return []
+    replies = "1 reply was" if len(causes) == 1 else f"{len(causes)} replies were"
+    example = causes[0] if len(causes) == 1 else f"the first: {causes[0]}"
+    return [f"{replies} rejected and not counted ({example}); the page and rejections.jsonl list them."]
 
 
 def conclusion(rows: Sequence[Row]) -> str:
