@@ -110,6 +110,24 @@ def test_bars_and_seeds_are_visible_in_80_columns_beside_the_longest_names(num_r
     assert wide[1].rstrip().endswith("accuracy 45.67%")
 
 
+def test_the_work_of_the_server_after_that_of_the_clients_is_named() -> None:
+    view = ProgressView("fedavg, seed 0", 20, clock=Clock())
+    activity = training(view, "a", round_index=3, share=1.0)
+    assert view.line() == "4/20 rounds, 0:00:00; fedavg, seed 0: round 4/20: evaluating"
+    assert drawn(view)[1].split()[-3:] == ["round", "4:", "evaluating"]
+    job = view.watch[Path("a")].job
+    for changes in ({"evaluate_every": 3}, {"data": replace(digits().data, pooled=True, held_out=0.2)}):
+        seldom = replace(job, experiment=replace(digits(), **changes))
+        view.watch[Path("a")] = Running(seldom, activity)
+        assert "round 4/20: 10/10 clients" in view.line()
+    activity.phase = CALIBRATION
+    assert view.line().endswith("fedavg, seed 0: solving and evaluating")
+    activity.reset()
+    assert view.line().endswith("fedavg, seed 0: starting")
+    view.watch[Path("a")] = Running(replace(job, trained=Path("b")), activity)
+    assert view.line().endswith("fedavg, seed 0: loading and evaluating")
+
+
 def test_a_phase_after_training_has_a_bar_and_a_time_of_its_own() -> None:
     clock = Clock()
     view = ProgressView("fedavg, seed 0", 20, clock=clock)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spherefed.engines.activity import CALIBRATION, IDLE, PHASES, TRAINING, Activity, read_activity
-from spherefed.experiment import Experiment
+from spherefed.experiment import SITES, Experiment
 from spherefed.runs.jobs import Job, Running, Watch
 from spherefed.runs.runner import Progress
 
@@ -265,26 +265,41 @@ def _phase(running: Running) -> str:
     activity, experiment = running.activity, running.job.experiment
     if activity.phase == TRAINING:
         return f"round {activity.round + 1}"
+    if _is_solving(running):
+        return "solving and evaluating"
+    if activity.phase == IDLE and running.job.trained is not None:  # it takes over the rounds of another run
+        return "loading and evaluating"
     if experiment.rounds:
         return PHASES[activity.phase]
     if activity.phase == IDLE:
         return "preparing features"
-    if activity.phase == CALIBRATION:
-        return "solving and evaluating" if _is_solving(running) else "measuring"
-    return PHASES[activity.phase]
+    return "measuring" if activity.phase == CALIBRATION else PHASES[activity.phase]
 
 
 def _is_solving(running: Running) -> bool:
-    """Whether a run without rounds has the statistics of all clients: the server works alone."""
-    activity = running.activity
-    is_measured = activity.phase == CALIBRATION and activity.clients_done == activity.clients
-    return is_measured and not running.job.experiment.rounds
+    """Whether the statistics of all clients have arrived: the server works alone."""
+    return running.activity.phase == CALIBRATION and _all_done(running.activity)
+
+
+def _is_evaluating(running: Running) -> bool:
+    """Whether all clients have trained in a round after which the server evaluates the model."""
+    activity, experiment = running.activity, running.job.experiment
+    done = activity.round + 1
+    is_evaluated = done % experiment.evaluate_every == 0 or done == experiment.rounds
+    has_test_set = experiment.data.name != SITES and not experiment.data.pooled
+    return activity.phase == TRAINING and _all_done(activity) and is_evaluated and has_test_set
+
+
+def _all_done(activity: Activity) -> bool:
+    return activity.clients > 0 and activity.clients_done == activity.clients
 
 
 def _clients(running: Running, *, wide: bool) -> str:
     activity = running.activity
     if activity.phase == IDLE or _is_solving(running):
         return ""
+    if _is_evaluating(running):
+        return ": evaluating"
     if wide:
         return f": {activity.clients_done}/{activity.clients} clients"
     return f": {_counted(activity.clients_done, activity.clients)}"
