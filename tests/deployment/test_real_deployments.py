@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -27,10 +28,8 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.deployment
 def test_the_tutorial_works_from_its_first_line_to_its_last(tmp_path: Path) -> None:
     """SphereFed + FFC at three sites with their own data, TLS, authentication, one of them killed in mid-run."""
-    text = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
     script = tmp_path / "tutorial.sh"
-    blocks = re.findall(r"^```bash\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-    script.write_text("set -eu\n" + "\n".join(blocks), encoding="utf-8")
+    script.write_text("set -eu\n" + "\n".join(tutorial_blocks()), encoding="utf-8")
     try:
         # Output goes to a file: a pipe would stay open as long as anything started here lives.
         with (tmp_path / "said.txt").open("wb") as said:
@@ -59,6 +58,30 @@ def test_the_tutorial_works_from_its_first_line_to_its_last(tmp_path: Path) -> N
     assert re.search(
         r"evaluated on 2 of 3 sites; west missing since round \d", (tmp_path / "trial" / "second.log").read_text()
     )
+
+
+@pytest.mark.deployment
+def test_the_tutorial_ends_its_wait_and_says_why_if_the_port_is_taken(tmp_path: Path) -> None:
+    blocks = tutorial_blocks()
+    (start,) = (number for number, block in enumerate(blocks) if "server/start.sh" in block)
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        said = subprocess.run(
+            ["bash", "-c", "set -eu\n" + "\n".join(blocks[: start + 1])],
+            cwd=tmp_path,
+            env=environment(PORT=str(port)),
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=True,
+        ).stdout
+    assert f"error: port {port} is in use" in said.splitlines()[-1]
+
+
+def tutorial_blocks() -> list[str]:
+    """The commands of the tutorial, in order."""
+    text = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
+    return re.findall(r"^```bash\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
 
 
 def experiment_file(path: Path, experiment: Experiment) -> Path:
