@@ -14,8 +14,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spherefed.engines.activity import CALIBRATION, IDLE, PHASES, TRAINING, Activity, read_activity
-from spherefed.experiment import SITES, Experiment
+from spherefed.api.progress_words import clients_of, clock_time, counted, is_solving, phase_of, short_label
+from spherefed.engines.activity import IDLE, TRAINING, Activity, read_activity
+from spherefed.experiment import Experiment
 from spherefed.runs.jobs import Job, Running, Watch
 from spherefed.runs.runner import Progress
 
@@ -201,13 +202,13 @@ class ProgressView:
     def line(self) -> str:
         """Everything on one line, for a log."""
         left = self.seconds_left()
-        times = _clock_time(self._clock() - self._began) + (f", {_clock_time(left)} left" if left else "")
+        times = clock_time(self._clock() - self._began) + (f", {clock_time(left)} left" if left else "")
         rounds = f"{int(self.rounds_done())}/{self.total} rounds" if self.total else NO_ROUNDS
         parts = [f"{rounds}, {times}"]
         for out, running in list(self.watch.items()):
             activity = running.activity
             of = f"/{running.job.experiment.rounds}" if activity.phase == TRAINING else ""
-            words = f"{_phase(running)}{of}{_clients(running, wide=True)}"
+            words = f"{phase_of(running)}{of}{clients_of(running, wide=True)}"
             parts.append(f"{running.job.label}: {words}" + (f", {self.status(out)}" if out in self._status else ""))
         return "; ".join(parts)
 
@@ -230,16 +231,16 @@ class ProgressView:
         grid.add_column(ratio=1)
         grid.add_column(no_wrap=True, justify="right")
         grid.add_column(no_wrap=True)
-        times = _clock_time(self._clock() - self._began)
+        times = clock_time(self._clock() - self._began)
         if done < self.total:
-            times += f", {'-:--:--' if left is None else _clock_time(left)} left"
+            times += f", {'-:--:--' if left is None else clock_time(left)} left"
         bar = ProgressBar(total=1.0, completed=self.part_done())
-        rounds = f"{_counted(int(done), self.total)} rounds" if self.total else NO_ROUNDS
+        rounds = f"{counted(int(done), self.total)} rounds" if self.total else NO_ROUNDS
         grid.add_row(self.title, bar, rounds, times)
         for out, running in list(self.watch.items()):
-            label = "" if running.job.label == self.title else _short(running.job)
+            label = "" if running.job.label == self.title else short_label(running.job, LABEL_WIDTH)
             phase = ProgressBar(total=1.0, completed=running.activity.fraction)
-            doing = f"{_phase(running)}{_clients(running, wide=wide)}"
+            doing = f"{phase_of(running)}{clients_of(running, wide=wide)}"
             grid.add_row(label, phase, doing, self._remark(out, running, wide=wide))
         yield grid
 
@@ -249,67 +250,7 @@ class ProgressView:
         if activity.phase in (IDLE, TRAINING):
             return self.status(out, wide=wide)
         fraction = activity.fraction
-        if not fraction or _is_solving(running) or out not in self._phase_began:
+        if not fraction or is_solving(running) or out not in self._phase_began:
             return ""
         _, began = self._phase_began[out]
-        return f"{_clock_time((self._clock() - began) * (1 - fraction) / fraction)} left"
-
-
-def _short(job: Job) -> str:
-    """The label with a shorter name, if it is too long: the seed is worth more than the end of the name."""
-    room = LABEL_WIDTH - (len(job.label) - len(job.name))
-    return job.label if len(job.name) <= room else f"{job.name[: room - 1]}…{job.label[len(job.name) :]}"
-
-
-def _phase(running: Running) -> str:
-    activity, experiment = running.activity, running.job.experiment
-    if activity.phase == TRAINING:
-        return f"round {activity.round + 1}"
-    if _is_solving(running):
-        return "solving and evaluating"
-    if activity.phase == IDLE and running.job.trained is not None:  # it takes over the rounds of another run
-        return "loading and evaluating"
-    if experiment.rounds:
-        return PHASES[activity.phase]
-    if activity.phase == IDLE:
-        return "preparing features"
-    return "measuring" if activity.phase == CALIBRATION else PHASES[activity.phase]
-
-
-def _is_solving(running: Running) -> bool:
-    """Whether the statistics of all clients have arrived: the server works alone."""
-    return running.activity.phase == CALIBRATION and _all_done(running.activity)
-
-
-def _is_evaluating(running: Running) -> bool:
-    """Whether all clients have trained in a round after which the server evaluates the model."""
-    activity, experiment = running.activity, running.job.experiment
-    done = activity.round + 1
-    is_evaluated = done % experiment.evaluate_every == 0 or done == experiment.rounds
-    has_test_set = experiment.data.name != SITES and not experiment.data.pooled
-    return activity.phase == TRAINING and _all_done(activity) and is_evaluated and has_test_set
-
-
-def _all_done(activity: Activity) -> bool:
-    return activity.clients > 0 and activity.clients_done == activity.clients
-
-
-def _clients(running: Running, *, wide: bool) -> str:
-    activity = running.activity
-    if activity.phase == IDLE or _is_solving(running):
-        return ""
-    if _is_evaluating(running):
-        return ": evaluating"
-    if wide:
-        return f": {activity.clients_done}/{activity.clients} clients"
-    return f": {_counted(activity.clients_done, activity.clients)}"
-
-
-def _counted(done: int, total: int) -> str:
-    """As wide at the end as in the beginning, so that nothing jumps."""
-    return f"{done:>{len(str(total))}}/{total}"
-
-
-def _clock_time(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
+        return f"{clock_time((self._clock() - began) * (1 - fraction) / fraction)} left"
