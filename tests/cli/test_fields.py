@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from spherefed.cli.fields import experiment_fields
+from spherefed.data.sources import OTHERS
 from spherefed.experiment import Experiment, read_experiment
 from spherefed.recipes.digits import digits
 from spherefed.schema import to_plain
@@ -48,6 +49,14 @@ def test_fields_are_printed_below_a_path(monkeypatch: pytest.MonkeyPatch, capsys
     assert spherefed(monkeypatch, "fields", "local", "--json") == 0
     listed = json.loads(capsys.readouterr().out)["fields"]
     assert {"path": "local.lr", "type": "number", "default": "required"}.items() <= listed[1].items()
+
+
+def test_the_list_of_data_names_every_form_of_own_data(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert spherefed(monkeypatch, "data", "list") == 0
+    (line,) = (each for each in capsys.readouterr().out.splitlines() if each.startswith("your own data: "))
+    assert [form for form in OTHERS if form not in line] == []
 
 
 def run_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: object) -> object:
