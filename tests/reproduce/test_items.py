@@ -22,7 +22,7 @@ from spherefed.reproduce.item import Cell, Claim, Item
 from spherefed.reproduce.judging import judge, quantity
 from spherefed.reproduce.local_only import local_only_accuracy
 from spherefed.reproduce.methods import BABU, CCVR, OURS, base_of
-from spherefed.reproduce.page import claims_page, index_page
+from spherefed.reproduce.page import claims_page, index_page, mean_text
 from spherefed.reproduce.scales import COLUMNS, SCALES
 from spherefed.reproduce.store import Store, record_of_failure
 from spherefed.reproduce.summary import summarize_item, value_of
@@ -265,3 +265,18 @@ def test_computed_claims_and_measured_ones_share_a_page(tmp_path: Path) -> None:
     assert "| table1 | SphereFed: 7 MB and 1.7e+02 GFLOP | – | [holds](results/tiny/table1.md) |" in page
     assert "| table9 | a fixed random head helps | +1.01 | [not run](results/tiny/table9.md) |" in page
     assert index_page(found).count("](tiny/") == 2
+
+
+@pytest.mark.parametrize(
+    ("mean", "half", "text"),
+    [
+        (15.284, 0.62, "15.28 ± 0.62"),
+        (0.9997, 0.0, "0.9997 ± 0.0000"),
+        (0.0005, 0.0002, "0.0005 ± 0.0002"),
+        (1.0, 0.0, "1.00 ± 0.00"),
+        (0.0004, None, "0.0004"),
+        (1.2345, None, "1.23"),
+    ],
+)
+def test_small_quantities_have_more_decimals(mean: float, half: float | None, text: str) -> None:
+    assert mean_text({"mean": mean, "half_width": half}) == text

@@ -120,22 +120,30 @@ def mean_text(interval: Plain | None) -> str:
     """Mean ± half-width."""
     if interval is None:
         return "not run"
-    half = interval["half_width"]
-    return f"{interval['mean']:.2f}" + ("" if half is None else f" ± {half:.2f}")
+    half, digits = interval["half_width"], _decimals(interval)
+    return f"{interval['mean']:.{digits}f}" + ("" if half is None else f" ± {half:.{digits}f}")
 
 
 def signed_text(interval: Plain | None) -> str:
     """Mean with its sign ± half-width."""
     if interval is None:
         return "not run"
-    half = interval["half_width"]
-    return f"{interval['mean']:+.2f}" + ("" if half is None else f" ± {half:.2f}")
+    half, digits = interval["half_width"], _decimals(interval)
+    return f"{interval['mean']:+.{digits}f}" + ("" if half is None else f" ± {half:.{digits}f}")
 
 
 def _range(interval: Plain | None) -> str:
-    return (
-        "–" if interval is None or interval["seeds"] < 2 else f"{interval['lowest']:.2f} to {interval['highest']:.2f}"
-    )
+    if interval is None or interval["seeds"] < 2:
+        return "–"
+    digits = _decimals(interval)
+    return f"{interval['lowest']:.{digits}f} to {interval['highest']:.{digits}f}"
+
+
+def _decimals(interval: Plain) -> int:
+    """Two, as for points of accuracy; four for small quantities such as cosines, whose interval would be ± 0.00."""
+    mean, half = abs(interval["mean"]), interval["half_width"]
+    is_narrow = mean < 0.005 if half is None else half < 0.005
+    return 4 if mean < 2 and is_narrow and mean != round(mean, 2) else 2
 
 
 def claims_page(items: Sequence[Plain]) -> str:
