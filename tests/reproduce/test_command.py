@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from spherefed.experiment import experiment_from_mapping
 from spherefed.reproduce.catalog import ITEMS, find_items, find_scale
 from spherefed.reproduce.chart import item_figure
 from spherefed.reproduce.headline import write_headline
-from spherefed.reproduce.page import item_page
+from spherefed.reproduce.page import item_page, mean_text
 from spherefed.reproduce.rates import rate_search
 from spherefed.reproduce.store import Store
 from spherefed.reproduce.writing import write_claims, write_page
@@ -98,6 +99,19 @@ def test_the_readme_and_the_explanation_quote_the_headline() -> None:
     for row in rows:
         if row.startswith(("| FedAvg + FFC |", "| FedAvg + SphereFed")):
             assert row.split("|")[3].strip() in when
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/explanation/when.md"])
+def test_numbers_with_an_interval_are_those_of_the_headline(page: str) -> None:
+    text = (DOCS.parent / page).read_text(encoding="utf-8").replace("\n", " ")
+    quoted = re.findall(r"[+-]?\d+\.\d\d ± \d+\.\d\d", text)
+    results = [json.loads((DOCS / "results" / "laptop" / f"{item}.json").read_text()) for item in ("table2", "regimes")]
+    cells = [cell for result in results for cell in result["cells"]]
+    found = [cell[key] for cell in cells for key in ("ours", "difference") if cell[key] is not None]
+    found += [claim["ours"] for result in results for claim in result["claims"] if claim["ours"] is not None]
+    known = {mean_text(interval).lstrip("+-") for interval in found}
+    assert len(quoted) > 8
+    assert [number for number in quoted if number.lstrip("+-") not in known] == []
 
 
 def test_the_committed_overviews_are_those_of_the_committed_json(tmp_path: Path) -> None:
