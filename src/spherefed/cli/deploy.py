@@ -191,8 +191,8 @@ def _print_sites(run: Path) -> None:
 
     rows = site_rows(run)
     stage = evaluated_stage(run)
-    accuracy = f"accuracy, {stage}" if stage else "accuracy"
-    table = Table("site", "client", "rounds", "held-out examples", accuracy, "left out of statistics", title="sites")
+    heading = f"accuracy, {stage}" if stage else "accuracy"
+    table = Table("site", "client", "rounds", "held-out examples", heading, "left out of statistics", title="sites")
     for row in rows:
         accuracy = "missing" if row.is_missing else "–" if row.accuracy is None else f"{row.accuracy:.2%}"
         left_out = str(row.left_out_of_statistics)

@@ -36,8 +36,7 @@ def site_rows(run: Path) -> list[SiteRow]:
     """One row for each site of a deployed run, by client number; none for another run."""
     sites = read_json(run / "environment.json").get("sites", [])
     lines = read_lines(run / ROUNDS)
-    stages = list(RunDirectory(run).result().get("evaluated", {}).values())
-    evaluated: dict[str, list[int]] = stages[-1] if stages else {}
+    _, evaluated = _last_evaluation(run)
     rows = []
     for site in sites:
         client = int(site["client"])
@@ -61,7 +60,13 @@ def site_rows(run: Path) -> list[SiteRow]:
 
 def evaluated_stage(run: Path) -> str | None:
     """Which model the accuracies of `site_rows` are about: trained or calibrated; None if sites evaluated none."""
-    return next(reversed(RunDirectory(run).result().get("evaluated", {})), None)
+    return _last_evaluation(run)[0]
+
+
+def _last_evaluation(run: Path) -> tuple[str | None, dict[str, list[int]]]:
+    """The stage of the model that sites evaluated last, and each site's correct answers and examples."""
+    stages: dict[str, dict[str, list[int]]] = RunDirectory(run).result().get("evaluated", {})
+    return next(reversed(stages.items()), (None, {}))
 
 
 def missing_sites(rows: Sequence[SiteRow], num_rounds: int) -> str | None:

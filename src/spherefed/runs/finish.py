@@ -35,6 +35,27 @@ from spherefed.server.reply_checks import ReplyLimits
 from spherefed.tensors import Tensors, digest
 
 
+@dataclass(frozen=True, slots=True)
+class _Costs:
+    """Bytes and seconds of the stages of a run."""
+
+    num_clients: int
+    seconds: dict[str, float] = field(default_factory=dict)
+    bytes: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Sent to all clients and received from them."""
+
+    def add(self, stage: str, traffic: Traffic, seconds: float | None = None) -> None:
+        down, up = self.bytes.get(stage, (0, 0))
+        self.bytes[stage] = down + sum(traffic.down.values()), up + sum(traffic.up.values())
+        if seconds is not None:
+            self.seconds[stage] = seconds
+
+    def traffic_per_client(self) -> dict[str, dict[str, float]]:
+        """Mean bytes over all clients, those that were never asked included."""
+        num = self.num_clients
+        return {stage: {"down": down / num, "up": up / num} for stage, (down, up) in self.bytes.items()}
+
+
 def finish_run(
     assembly: Assembly,
     fleet: Fleet,
@@ -160,7 +181,7 @@ def _head_summary(assembly: Assembly, model: ModelState) -> dict[str, Any]:
 
 
 def _reestimated(
-    assembly: Assembly, fleet: Fleet, log: RoundLog, model: ModelState, limits: ReplyLimits, costs: "_Costs"
+    assembly: Assembly, fleet: Fleet, log: RoundLog, model: ModelState, limits: ReplyLimits, costs: _Costs
 ) -> ModelState:
     """The model with running statistics that all clients have measured on it."""
     began, experiment = time.perf_counter(), assembly.experiment
@@ -171,7 +192,7 @@ def _reestimated(
 
 
 def _personal(
-    assembly: Assembly, fleet: Fleet, log: RoundLog, trained: ModelState, total: Tensors, costs: "_Costs"
+    assembly: Assembly, fleet: Fleet, log: RoundLog, trained: ModelState, total: Tensors, costs: _Costs
 ) -> LocalCounts | None:
     """Every client's own model, personalised or kept since training, on that client's held-out examples."""
     experiment, personal = assembly.experiment, assembly.experiment.personalization
@@ -191,27 +212,6 @@ def _personal(
     costs.add("personalize", found.traffic)
     log.append_rejections(found.rejected)
     return found
-
-
-@dataclass(frozen=True, slots=True)
-class _Costs:
-    """Bytes and seconds of the stages of a run."""
-
-    num_clients: int
-    seconds: dict[str, float] = field(default_factory=dict)
-    bytes: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """Sent to all clients and received from them."""
-
-    def add(self, stage: str, traffic: Traffic, seconds: float | None = None) -> None:
-        down, up = self.bytes.get(stage, (0, 0))
-        self.bytes[stage] = down + sum(traffic.down.values()), up + sum(traffic.up.values())
-        if seconds is not None:
-            self.seconds[stage] = seconds
-
-    def traffic_per_client(self) -> dict[str, dict[str, float]]:
-        """Mean bytes over all clients, those that were never asked included."""
-        of_one = self.num_clients
-        return {stage: {"down": down / of_one, "up": up / of_one} for stage, (down, up) in self.bytes.items()}
 
 
 def _costs_of_rounds(lines: list[dict[str, Any]], start: dict[str, Any] | None, num_clients: int) -> _Costs:
