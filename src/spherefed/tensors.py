@@ -115,9 +115,12 @@ def norm(tensors: Tensors) -> float:
 
 def unlike(given: object, expected: Tensors) -> str | None:
     """Why these are not plain tensors with the names, shapes, dtypes and devices of `expected`, or None."""
-    same_names = type(given) is dict and given.keys() == expected.keys()
-    if same_names and all(_is_plain_like(cast(Tensors, given)[name], like) for name, like in expected.items()):
-        return None
+    if type(given) is dict and given.keys() == expected.keys():
+        for name, like in expected.items():
+            if not _is_plain_like(given[name], like):
+                break
+        else:
+            return None
     return not_plain(given) or mismatch(cast(Tensors, given), expected) or _misplaced(cast(Tensors, given), expected)
 
 

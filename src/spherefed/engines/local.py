@@ -1,9 +1,10 @@
 """Clients on this machine, one after the other in this process; `workers` runs them in parallel, with the same bits."""
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 
 from spherefed.client.client_state import ClientStateStore, InMemoryStates
-from spherefed.client.handle import Clients, answer_group
+from spherefed.client.handle import Clients, answer_group, batch_orders
 from spherefed.engines.activity import Activity
 from spherefed.messages import Failure, Reply, Request, Train
 from spherefed.tensors import num_bytes
@@ -28,9 +29,13 @@ class InProcess:
         stacked = self._clients.local_model.stacked
         max_buffered = self._max_buffered if isinstance(request, Train) else 1
         buffered: list[Reply | Failure] = []
+        orders = batch_orders(self._clients.config.seed, request.round, clients)
         self.activity.begin(request, clients, self._clients.parts)
         for group in in_groups(clients, request, stacked.size if stacked else 0):
-            buffered += answer_group(self._clients, group, request, self._client_states, stacked=stacked is not None)
+            own = [*islice(orders, len(group))] if isinstance(request, Train) else None
+            buffered += answer_group(
+                self._clients, group, request, self._client_states, stacked=stacked is not None, orders=own
+            )
             self.activity.advance(group, self._clients.parts)
             if len(buffered) >= max_buffered:
                 yield from buffered
