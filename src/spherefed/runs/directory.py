@@ -39,16 +39,7 @@ from spherefed.errors import RunError
 from spherefed.experiment import Experiment, read_experiment
 from spherefed.files import json_bytes, parse_json, read_file, read_tensors, tensors_to_bytes, write_bytes
 from spherefed.messages import ModelState
-from spherefed.runs.digests import (
-    BEGUN,
-    CLIENT_STATES,
-    FINISHED,
-    begin_files,
-    check_files,
-    digests_of_files,
-    stored_digests,
-    write_files,
-)
+from spherefed.runs.digests import BEGUN, CLIENT_STATES, begin_files, check_files, finish_files, stored_digests
 from spherefed.runs.environment import NUMERICS_VERSION
 from spherefed.runs.round_log import CHECKPOINTS, ROUNDS, RoundLog, read_lines
 from spherefed.schema import differences, to_plain
@@ -103,7 +94,7 @@ class RunDirectory:
                 f"{self.path} holds no run to resume: it has no experiment.json; leave --resume out to begin a run, or "
                 "name the folder of one"
             )
-        self.check_begun()
+        check_files(self.path, BEGUN)
         stored = read_experiment(self.path)
         if lines := differences(to_plain(stored), to_plain(experiment)):
             raise RunError(
@@ -119,10 +110,6 @@ class RunDirectory:
             raise RunError(
                 f"the partition of {self.path} comes out differently with this numpy; install the stored one"
             )
-
-    def check_begun(self) -> None:
-        """Refuse to continue a run whose first files have changed."""
-        check_files(self.path, BEGUN)
 
     def check_whole(self, *, states: bool = True) -> int:
         """Refuse to use a finished run whose files have changed; the number of files compared.
@@ -229,14 +216,12 @@ class RunDirectory:
         """Write the final model, the result and `more` files, with the digests of everything that is final now."""
         contents = {"model.safetensors": tensors_to_bytes(model.tensors(), {}), "result.json": json_bytes(result)}
         contents |= more or {}
-        unlisted = [name for name in BEGUN if name not in stored_digests(self.path)]  # of a run of an older release
-        final = digests_of_files(self.path, [*unlisted, *(name for name in FINISHED if name not in contents)])
-        states = self.client_states() if (self.path / STATES).is_dir() else None
-        if states is not None:
-            final[CLIENT_STATES] = states.digest(_rounds(result))
-        write_files(self.path, contents, also=final)
-        if states is not None:
-            states.prune(_rounds(result))
+        if not (self.path / STATES).is_dir():
+            finish_files(self.path, contents)
+            return
+        states, rounds = self.client_states(), _rounds(result)
+        finish_files(self.path, contents, client_states=states.digest(rounds))
+        states.prune(rounds)
 
     def model(self) -> ModelState:
         """The final model of a finished run."""
