@@ -15,9 +15,8 @@ from spherefed.errors import RunError
 from spherefed.experiment import read_experiment
 from spherefed.files import read_tensors
 from spherefed.messages import Failure, Measure, MeasureReply, ModelState
-from spherefed.runs.diagnostics import CONFUSION, DIAGNOSTICS, diagnostics_files
 from spherefed.runs.directory import RunDirectory
-from spherefed.runs.finish import Evaluation, evaluate, summary_of_sums
+from spherefed.runs.finish import CONFUSION, DIAGNOSTICS, Evaluation, diagnostics_files, evaluate, summary_of_sums
 from spherefed.runs.head import (
     ADDITIVE_KINDS,
     STATISTICS,
