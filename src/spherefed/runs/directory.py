@@ -29,12 +29,10 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-
 from spherefed.client.client_state import StateDirectory
 from spherefed.components import changed_components
 from spherefed.data.partition import Partition
+from spherefed.data.partition_file import parts_to_bytes
 from spherefed.errors import RunError
 from spherefed.experiment import Experiment, read_experiment
 from spherefed.files import json_bytes, parse_json, read_file, read_tensors, tensors_to_bytes, write_bytes
@@ -43,7 +41,6 @@ from spherefed.runs.digests import BEGUN, CLIENT_STATES, begin_files, check_file
 from spherefed.runs.environment import NUMERICS_VERSION
 from spherefed.runs.round_log import CHECKPOINTS, ROUNDS, RoundLog, read_lines
 from spherefed.schema import differences, to_plain
-from spherefed.tensors import Tensors
 
 START, STATES = "start.json", "client_states"
 DIVERGED_LOSS = 1e4
@@ -78,11 +75,11 @@ class RunDirectory:
     ) -> None:
         """Start a new run in a directory that is locked; an existing one is never overwritten."""
         self.check_new()
-        tensors = tensors_to_bytes(_partition_tensors(partition), {"digest": partition.digest()})
+        parts = parts_to_bytes(partition.parts, partition.label_counts)
         contents = {
             "environment.json": json_bytes(environment),
             "dataset.json": json_bytes(dataset),
-            "partition.safetensors": tensors,
+            "partition.safetensors": parts,
             "experiment.json": json_bytes(to_plain(experiment)),
         }
         begin_files(self.path, contents)
@@ -273,12 +270,3 @@ def read_object(path: Path) -> dict[str, Any]:
 
 def write_json(path: Path, value: Any) -> None:
     write_bytes(path, json_bytes(value))
-
-
-def _partition_tensors(partition: Partition) -> Tensors:
-    offsets = np.concatenate([[0], np.cumsum(partition.sizes)]).astype(np.int64)
-    return {
-        "indices": torch.from_numpy(np.concatenate(partition.parts)),
-        "offsets": torch.from_numpy(offsets),
-        "label_counts": torch.from_numpy(partition.label_counts.astype(np.int64)),
-    }
