@@ -63,7 +63,7 @@ def change_head(run: Path, client: int, action: Action, *, data_root: str | None
             "measures": {**result.get("measures", {}), "calibrated": found.measures},
             "evaluated": {**result.get("evaluated", {}), "calibrated": found.clients},
             "calibration": {**solved.summary(), "summed": summed},
-            "weights_sha256": new_model.digest(),
+            "weights_sha256": record["weights_sha256"],
             "statistics_sha256": digest(changed.total),
             "head_changes": list(changes),
             "before_head_changes": result.get("before_head_changes") or _before(result),
