@@ -30,7 +30,7 @@ from spherefed.nn.encoders import CallableEncoder, Encoder, Flatten, SmallNet
 from spherefed.nn.feature_maps import FeatureMap, RandomFourier, RandomRelu
 from spherefed.nn.frozen import BATCH_ROWS, Frozen
 from spherefed.nn.heads import Orthonormal
-from spherefed.runs.digests import write_files
+from spherefed.runs.digests import finish_files
 from spherefed.runs.directory import read_json
 from spherefed.runs.runner import Engine, run_to_end
 from spherefed.server.algorithms import fedrep, lg_fedavg
@@ -126,7 +126,7 @@ def test_a_finished_run_is_loaded_with_its_encoder_and_another_encoder_is_refuse
     accuracy = float((model(inputs).argmax(dim=1) == labels).double().mean())
     assert accuracy == pytest.approx(result["accuracy"]["calibrated"][GLOBAL_TEST], abs=1e-9)
     changed = json_bytes(read_json(tmp_path / "result.json") | {"frozen_sha256": "other"})
-    write_files(tmp_path, {"result.json": changed})
+    finish_files(tmp_path, {"result.json": changed})
     with pytest.raises(RunError, match="the frozen encoder built here has other weights"):
         spherefed.load(tmp_path)
 

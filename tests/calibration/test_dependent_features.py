@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from spherefed.calibration.ffc import Statistics, statistics
 from spherefed.calibration.gcv import choose_ridge
-from spherefed.calibration.solution import noise_floor, solve
+from spherefed.calibration.solution import solve
 from spherefed.client.personalization import BlendedFfc
 from spherefed.nn.classifier import hyperspherical
 
@@ -130,6 +130,6 @@ def test_a_blend_of_dependent_features_has_the_minimum_norm() -> None:
 def test_a_ridge_above_the_noise_keeps_every_direction() -> None:
     rows, labels, _ = dependent_rows(1)
     found = measured(rows, labels)
-    floor = noise_floor(len(rows), rows.shape[1])
+    floor = found.noise_floor
     assert found.solve(1.1 * floor).dropped == 0
     assert found.solve(1.1 * floor).ridge == 1.1 * floor

@@ -10,7 +10,7 @@ from spherefed.assembly import assemble
 from spherefed.calibration.ffc import Accumulator
 from spherefed.experiment import Experiment, with_settings
 from spherefed.report.diagnostics import read_diagnostics
-from spherefed.runs.diagnostics import MAX_SPECTRUM, diagnostics_files, spectrum_of
+from spherefed.runs.finish import MAX_SPECTRUM, diagnostics_files, spectrum_of
 from spherefed.runs.loading import load
 from spherefed.runs.runner import run_to_end
 

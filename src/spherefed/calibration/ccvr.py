@@ -14,7 +14,6 @@ from torch import Tensor
 
 from spherefed.calibration.context import Context, SummaryValue
 from spherefed.calibration.features import labelled_features
-from spherefed.calibration.plausibility import check_second_moment
 from spherefed.calibration.refit import Refit, Refitted, refit
 from spherefed.calibration.statistics import diagonal_positions, pack_triangle, packed_size, unpack_triangle
 from spherefed.errors import CalibrationError, ConfigError, NothingMeasuredError
@@ -24,6 +23,8 @@ from spherefed.tensors import Tensors, one_thread
 
 MAX_EXAMPLES = 2**53
 """Counts are used in float64 arithmetic, which is exact for integers up to 2⁵³."""
+SMALLEST_TRACE = 1e-250
+"""Below this, products of features underflow; such moments are zero for every purpose."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -125,7 +126,23 @@ class Moments:
             raise CalibrationError("CCVR moments have negative sums, but num_signed is 0")
         with one_thread():
             for packed, sum_l, n in zip(self.products, self.sums, self.counts.tolist(), strict=True):
-                check_second_moment(unpack_triangle(packed, self.dim), sum_l, n)
+                _check_second_moment(unpack_triangle(packed, self.dim), sum_l, n)
+
+
+def _check_second_moment(product_ll: Tensor, sum_l: Tensor, num_examples: int) -> None:
+    """Σzzᵀ ⪰ (Σz)(Σz)ᵀ / n, up to the rounding of float64 sums over n examples; raises CalibrationError.
+
+    A sum of n products has an error of at most n·2⁻⁵³·tr(Σzzᵀ) in norm, Cholesky of (l + 1)·2⁻⁵³·tr(Σzzᵀ).
+    """
+    trace = float(product_ll.trace())
+    if trace < SMALLEST_TRACE:
+        return
+    tolerance = (num_examples + len(sum_l) + 8) * 2.0**-51
+    scaled_ll = (product_ll - torch.outer(sum_l, sum_l / num_examples)) / trace
+    scaled_ll.diagonal().add_(tolerance)
+    _, info = torch.linalg.cholesky_ex(scaled_ll)
+    if int(info) != 0:
+        raise CalibrationError("CCVR moments are not sums over examples: Σzzᵀ is less than n times the squared mean")
 
 
 def moments(features: Tensor, labels: Tensor) -> Moments:

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from spherefed.calibration.context import Context
-from spherefed.calibration.plausibility import check_gram
 from spherefed.calibration.solution import Solution
 from spherefed.calibration.statistics import (
     FEATURE_BITS,
@@ -29,7 +28,7 @@ from spherefed.calibration.statistics import (
 from spherefed.errors import CalibrationError, ConfigError
 from spherefed.nn.classifier import Classifier
 from spherefed.nn.layers import eval_mode
-from spherefed.tensors import Tensors, one_thread
+from spherefed.tensors import Tensors
 
 __all__ = ["FEATURE_BITS", "MAX_EXAMPLES", "Accumulator", "Ffc", "Statistics", "statistics", "truncated_unit_rows"]
 
@@ -187,8 +186,7 @@ class Ffc:
                 f"statistics of {checked.dim} features and {checked.num_classes} classes do not fit a head of shape "
                 f"{tuple(context.head.shape)}"
             )
-        with one_thread():
-            check_gram(checked.gram(), checked.cross(), checked.num_examples)
+        checked.check_gram()
         return checked.tensors() if total is None else (Statistics.from_checked_tensors(total) + checked).tensors()
 
     def num_examples(self, part: Tensors) -> int:

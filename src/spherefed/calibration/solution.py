@@ -40,15 +40,6 @@ class Solution:
         return {name: getattr(self, name) for name in names}
 
 
-def noise_floor(num_examples: float, dim: int) -> float:
-    """The largest eigenvalue that truncation to 2⁻²⁰ can give V in a direction in which all features are zero.
-
-    Truncated rows are Z − E with ‖e‖² ≤ l·2⁻⁴⁰ per row. If Zu = 0 for a unit vector u, uᵀVu = ‖Eu‖² ≤ n·l·2⁻⁴⁰. By
-    Courant and Fischer, V has no more eigenvalues above this bound than Z has rank.
-    """
-    return num_examples * dim * 2.0**-40
-
-
 def eigenvalue_cutoff(largest: float, dim: int, noise: float) -> float:
     """Eigenvalues up to this one are zeros: max(l·2⁻⁵²·λ_max, noise), the errors of rounding and of truncation."""
     return max(dim * 2.0**-52 * largest, noise)
@@ -57,7 +48,7 @@ def eigenvalue_cutoff(largest: float, dim: int, noise: float) -> float:
 def solve(gram_ll: Tensor, cross_lC: Tensor, ridge: float, *, noise: float = 0.0) -> Solution:
     """SphereFed, Eq. 12:  W* = (V + λI)⁻¹ U.
 
-    Uses Cholesky if V + λI is regular in float64 and has no eigenvalue up to `noise`, the `noise_floor` of V. Otherwise
+    Uses Cholesky if V + λI is regular in float64 and has no eigenvalue up to `noise`, the noise floor of V. Otherwise
     the eigenvectors with eigenvalues above `eigenvalue_cutoff` give the minimum-norm solution. λ itself never changes:
     λ > noise keeps every direction.
     """

@@ -1,4 +1,9 @@
-"""V and U of FFC as exact integers, which add and subtract; symmetric matrices are packed as their upper triangle."""
+"""V and U of FFC as exact integers, which add and subtract; symmetric matrices are packed as their upper triangle.
+
+Statistics of a client are checked for necessary conditions that no honest client can miss by rounding. The checks need
+nothing beside the statistics themselves; class counts, for example, would disclose more. They bound what a client can
+do, they do not prove that it tells the truth: a negated U, or very many equal examples, pass.
+"""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -6,7 +11,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from spherefed.calibration.solution import Solution, noise_floor, solve
+from spherefed.calibration.solution import Solution, solve
 from spherefed.errors import CalibrationError, NothingMeasuredError
 from spherefed.tensors import Tensors, one_thread
 
@@ -44,8 +49,12 @@ class Statistics:
 
     @property
     def noise_floor(self) -> float:
-        """Eigenvalues of V up to this one can come from the truncation of features alone."""
-        return noise_floor(self.num_examples, self.dim)
+        """The largest eigenvalue that truncation to 2⁻²⁰ can give V in a direction in which all features are zero.
+
+        Truncated rows are Z − E with ‖e‖² ≤ l·2⁻⁴⁰ per row. If Zu = 0 for a unit vector u, uᵀVu = ‖Eu‖² ≤ n·l·2⁻⁴⁰. By
+        Courant and Fischer, V has no more eigenvalues above this bound than Z has rank.
+        """
+        return self.num_examples * self.dim * 2.0**-40
 
     def gram(self) -> Tensor:
         """V as float64, (l, l)."""
@@ -146,6 +155,28 @@ class Statistics:
         """From tensors that `from_tensors` has accepted before."""
         counts = tensors["counts"]
         return Statistics(int(counts[0]), int(counts[1]), tensors["gram"], tensors["cross"])
+
+    def check_gram(self) -> None:
+        """V ⪰ 0  and  tr(Uᵀ V⁺ U) ≤ n, for V = ZᵀZ and U = ZᵀY with one-hot rows Y; raises CalibrationError.
+
+        UᵀV⁺U = YᵀPY ⪯ YᵀY, where P projects on the columns of Z, and tr(YᵀY) = n. V is tested as V + τI with
+        τ = l·2⁻⁵²·tr(V). Cholesky in float64 finds LLᵀ = V + τI + Δ with ‖Δ‖ ≤ (l + 1)·2⁻⁵³·tr(V), and rounding V
+        costs 2⁻⁵³·tr(V): together less than τ for l ≥ 2. So it succeeds for every Gram matrix, singular or not, and
+        LLᵀ ⪰ V. The triangular solve has a relative error below √l·2⁻²⁶, because ‖L⁻¹‖·‖L‖ ≤ 2²⁶·⁵/√l; the tolerance
+        l·2⁻²⁴ covers it.
+        """
+        n, dim = self.num_examples, self.dim
+        if n == 0 or dim == 0:
+            return  # V and U of no example are zero, which the bounds of their entries ensure
+        with one_thread():
+            gram_ll = self.gram()
+            gram_ll.diagonal().add_(dim * 2.0**-52 * float(gram_ll.trace()))
+            factor_ll, info = torch.linalg.cholesky_ex(gram_ll)
+            if int(info) != 0:
+                raise CalibrationError("V is not a Gram matrix of features: it is not positive semi-definite")
+            explained = float(torch.linalg.solve_triangular(factor_ll, self.cross(), upper=False).square().sum())
+        if not explained <= n * (1 + dim * 2.0**-24):
+            raise CalibrationError(f"U does not fit V: tr(UᵀV⁺U) = {explained:.6g}, and {n} examples give at most {n}")
 
     def _check_sizes(self) -> None:
         """No entry of V or U exceeds n, so the sum over clients cannot overflow."""

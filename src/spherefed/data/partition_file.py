@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from spherefed.errors import DataError
-from spherefed.files import parse_json
+from spherefed.files import parse_json, tensors_to_bytes
 
 FORMAT = "spherefed-partition-1"
 
@@ -22,6 +23,17 @@ def digest_parts(parts: "Sequence[NDArray[np.int64]]") -> str:
         sha.update(len(part).to_bytes(8, "little"))
         sha.update(part.astype("<i8").tobytes())
     return sha.hexdigest()
+
+
+def parts_to_bytes(parts: "Sequence[NDArray[np.int64]]", label_counts: "NDArray[np.int64]") -> bytes:
+    """For a run directory, as safetensors: the parts one after the other, where each begins, and label counts."""
+    offsets = np.concatenate([[0], np.cumsum([len(part) for part in parts])]).astype(np.int64)
+    tensors = {
+        "indices": torch.from_numpy(np.concatenate(parts)),
+        "offsets": torch.from_numpy(offsets),
+        "label_counts": torch.from_numpy(label_counts.astype(np.int64)),
+    }
+    return tensors_to_bytes(tensors, {"digest": digest_parts(parts)})
 
 
 def write_parts(parts: "Sequence[NDArray[np.int64]]", path: Path) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spherefed.errors import RunError
-from spherefed.runs.diagnostics import CONFUSION, DIAGNOSTICS, SPECTRUM
+from spherefed.runs.finish import CONFUSION, DIAGNOSTICS, SPECTRUM
 
 Matrix = NDArray[Any]
 

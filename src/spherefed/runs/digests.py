@@ -5,13 +5,11 @@ write to the directory can write matching digests too.
 """
 
 import hashlib
-import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
 
 from spherefed.errors import RunError
-from spherefed.files import parse_json, read_file, write_bytes
+from spherefed.files import json_bytes, parse_json, read_file, write_bytes
 
 DIGESTS = "digests.json"
 CLIENT_STATES = "client_states"
@@ -34,29 +32,35 @@ def sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def write_files(folder: Path, contents: Mapping[str, bytes], *, also: Mapping[str, str] | None = None) -> None:
-    """Write files in this order, each atomically, with their digests.
-
-    While they are replaced, the old and the new content are both valid: a run that is killed in between stays whole.
-    `also` are digests of content that is on the disk already.
-    """
-    before, new = stored_digests(folder), {name: sha256(content) for name, content in contents.items()}
-    both = before | {name: [value] for name, value in (also or {}).items()}
-    both |= {name: [*dict.fromkeys([*before.get(name, ()), value])] for name, value in new.items()}
-    _write_digests(folder, both)
-    for name, content in contents.items():
-        write_bytes(folder / name, content)
-    if any(len(both[name]) > 1 for name in new):
-        _write_digests(folder, both | {name: [value] for name, value in new.items()})
-
-
 def begin_files(folder: Path, contents: Mapping[str, bytes]) -> None:
     """Write the first files of a run in this order, the last one after their digests."""
+    digests = {name: [sha256(content)] for name, content in contents.items()}
     *first, last = contents
     for name in first:
         write_bytes(folder / name, contents[name])
-    _write_digests(folder, {name: [sha256(content)] for name, content in contents.items()})
+    write_bytes(folder / DIGESTS, json_bytes(digests))
     write_bytes(folder / last, contents[last])
+
+
+def finish_files(folder: Path, contents: Mapping[str, bytes], *, client_states: str | None = None) -> None:
+    """Write the last files of a run in this order, each atomically, with the digests of everything that is final now.
+
+    While they are replaced, the old and the new content are both valid: a run that is killed in between stays whole.
+    `client_states` is the digest of all client states together.
+    """
+    before = stored_digests(folder)
+    unlisted = [name for name in BEGUN if name not in before]  # of a run of an older release
+    written = [*unlisted, *(name for name in FINISHED if name not in contents)]
+    both = before | {name: [sha256(read_file(folder / name))] for name in written if (folder / name).exists()}
+    if client_states is not None:
+        both[CLIENT_STATES] = [client_states]
+    new = {name: [sha256(content)] for name, content in contents.items()}
+    both |= {name: [*dict.fromkeys([*before.get(name, ()), *values])] for name, values in new.items()}
+    write_bytes(folder / DIGESTS, json_bytes(both))
+    for name, content in contents.items():
+        write_bytes(folder / name, content)
+    if any(len(both[name]) > 1 for name in new):
+        write_bytes(folder / DIGESTS, json_bytes(both | new))
 
 
 def stored_digests(folder: Path) -> dict[str, list[str]]:
@@ -92,15 +96,6 @@ def check_files(folder: Path, names: Collection[str] = (*BEGUN, *FINISHED)) -> i
                 f"{stored[name][0][:12]}…; restore the file, or run the experiment again"
             )
     return len(wanted)
-
-
-def digests_of_files(folder: Path, names: Iterable[str]) -> dict[str, str]:
-    """Digests of those of these files that exist."""
-    return {name: sha256(read_file(folder / name)) for name in names if (folder / name).exists()}
-
-
-def _write_digests(folder: Path, digests: Mapping[str, Any]) -> None:
-    write_bytes(folder / DIGESTS, (json.dumps(digests, indent=2) + "\n").encode())
 
 
 def _are_digests(value: object) -> bool:

@@ -29,30 +29,18 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-
 from spherefed.client.client_state import StateDirectory
 from spherefed.components import changed_components
 from spherefed.data.partition import Partition
+from spherefed.data.partition_file import parts_to_bytes
 from spherefed.errors import RunError
 from spherefed.experiment import Experiment, read_experiment
 from spherefed.files import json_bytes, parse_json, read_file, read_tensors, tensors_to_bytes, write_bytes
 from spherefed.messages import ModelState
-from spherefed.runs.digests import (
-    BEGUN,
-    CLIENT_STATES,
-    FINISHED,
-    begin_files,
-    check_files,
-    digests_of_files,
-    stored_digests,
-    write_files,
-)
+from spherefed.runs.digests import BEGUN, CLIENT_STATES, begin_files, check_files, finish_files, stored_digests
 from spherefed.runs.environment import NUMERICS_VERSION
 from spherefed.runs.round_log import CHECKPOINTS, ROUNDS, RoundLog, read_lines
 from spherefed.schema import differences, to_plain
-from spherefed.tensors import Tensors
 
 START, STATES = "start.json", "client_states"
 DIVERGED_LOSS = 1e4
@@ -87,11 +75,11 @@ class RunDirectory:
     ) -> None:
         """Start a new run in a directory that is locked; an existing one is never overwritten."""
         self.check_new()
-        tensors = tensors_to_bytes(_partition_tensors(partition), {"digest": partition.digest()})
+        parts = parts_to_bytes(partition.parts, partition.label_counts)
         contents = {
             "environment.json": json_bytes(environment),
             "dataset.json": json_bytes(dataset),
-            "partition.safetensors": tensors,
+            "partition.safetensors": parts,
             "experiment.json": json_bytes(to_plain(experiment)),
         }
         begin_files(self.path, contents)
@@ -103,7 +91,7 @@ class RunDirectory:
                 f"{self.path} holds no run to resume: it has no experiment.json; leave --resume out to begin a run, or "
                 "name the folder of one"
             )
-        self.check_begun()
+        check_files(self.path, BEGUN)
         stored = read_experiment(self.path)
         if lines := differences(to_plain(stored), to_plain(experiment)):
             raise RunError(
@@ -119,10 +107,6 @@ class RunDirectory:
             raise RunError(
                 f"the partition of {self.path} comes out differently with this numpy; install the stored one"
             )
-
-    def check_begun(self) -> None:
-        """Refuse to continue a run whose first files have changed."""
-        check_files(self.path, BEGUN)
 
     def check_whole(self, *, states: bool = True) -> int:
         """Refuse to use a finished run whose files have changed; the number of files compared.
@@ -229,14 +213,12 @@ class RunDirectory:
         """Write the final model, the result and `more` files, with the digests of everything that is final now."""
         contents = {"model.safetensors": tensors_to_bytes(model.tensors(), {}), "result.json": json_bytes(result)}
         contents |= more or {}
-        unlisted = [name for name in BEGUN if name not in stored_digests(self.path)]  # of a run of an older release
-        final = digests_of_files(self.path, [*unlisted, *(name for name in FINISHED if name not in contents)])
-        states = self.client_states() if (self.path / STATES).is_dir() else None
-        if states is not None:
-            final[CLIENT_STATES] = states.digest(_rounds(result))
-        write_files(self.path, contents, also=final)
-        if states is not None:
-            states.prune(_rounds(result))
+        if not (self.path / STATES).is_dir():
+            finish_files(self.path, contents)
+            return
+        states, rounds = self.client_states(), _rounds(result)
+        finish_files(self.path, contents, client_states=states.digest(rounds))
+        states.prune(rounds)
 
     def model(self) -> ModelState:
         """The final model of a finished run."""
@@ -288,12 +270,3 @@ def read_object(path: Path) -> dict[str, Any]:
 
 def write_json(path: Path, value: Any) -> None:
     write_bytes(path, json_bytes(value))
-
-
-def _partition_tensors(partition: Partition) -> Tensors:
-    offsets = np.concatenate([[0], np.cumsum(partition.sizes)]).astype(np.int64)
-    return {
-        "indices": torch.from_numpy(np.concatenate(partition.parts)),
-        "offsets": torch.from_numpy(offsets),
-        "label_counts": torch.from_numpy(partition.label_counts.astype(np.int64)),
-    }

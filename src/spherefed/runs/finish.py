@@ -1,15 +1,20 @@
-"""What follows the rounds: re-estimate running statistics, calibrate, evaluate before and after, write the result."""
+"""What follows the rounds: re-estimate running statistics, calibrate, evaluate before and after, write the result.
+
+The result also has diagnostics for its report: answers by true class (C² numbers) and the eigenvalues of V (l numbers).
+"""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from spherefed.assembly import Assembly
 from spherefed.calibration import Calibration
+from spherefed.calibration.ffc import Statistics
 from spherefed.client.evaluation import (
     GLOBAL_TEST,
     LOCAL_TEST_BY_SAMPLES,
@@ -22,17 +27,22 @@ from spherefed.client.evaluation import (
     spread_over_clients,
 )
 from spherefed.client.personalization import BlendedFfc
+from spherefed.files import tensors_to_bytes
 from spherefed.messages import LEARNED_HEAD, ModelState, Traffic
 from spherefed.nn.prototypes import coherence
-from spherefed.runs.diagnostics import diagnostics_files
 from spherefed.runs.directory import START, RunDirectory, read_json
 from spherefed.runs.head import keep_statistics, write_client_statistics
 from spherefed.runs.round_log import ROUNDS, RoundLog, read_lines
 from spherefed.schema import kind_of
-from spherefed.server.collection import LocalCounts, calibrate, evaluate_on_clients, reestimate
+from spherefed.server.collection import Calibrated, LocalCounts, calibrate, evaluate_on_clients, reestimate
 from spherefed.server.federation import Fleet
 from spherefed.server.reply_checks import ReplyLimits
-from spherefed.tensors import Tensors, digest
+from spherefed.tensors import Tensors, add_prefix, digest, one_thread
+
+DIAGNOSTICS = "diagnostics.safetensors"
+CONFUSION, SPECTRUM = "confusion", "spectrum"
+MAX_SPECTRUM = 2048
+"""Largest feature dimension whose spectrum is computed: the time grows with its cube, and takes seconds here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +50,7 @@ class _Costs:
     """Bytes and seconds of the stages of a run."""
 
     num_clients: int
+    """Traffic is a mean over all of them, those that were never asked included."""
     seconds: dict[str, float] = field(default_factory=dict)
     bytes: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Sent to all clients and received from them."""
@@ -49,11 +60,6 @@ class _Costs:
         self.bytes[stage] = down + sum(traffic.down.values()), up + sum(traffic.up.values())
         if seconds is not None:
             self.seconds[stage] = seconds
-
-    def traffic_per_client(self) -> dict[str, dict[str, float]]:
-        """Mean bytes over all clients, those that were never asked included."""
-        num = self.num_clients
-        return {stage: {"down": down / num, "up": up / num} for stage, (down, up) in self.bytes.items()}
 
 
 def finish_run(
@@ -65,16 +71,13 @@ def finish_run(
     keep_client_statistics: bool = False,
 ) -> None:
     """Finish a run whose rounds are over: its last step is `result.json`."""
-    experiment = assembly.experiment
+    experiment, calibrated = assembly.experiment, None
     limits = experiment.limits.of_measuring(log.claims())
     start = read_json(directory.path / START) if (directory.path / START).exists() else None
     costs = _costs_of_rounds(read_lines(directory.path / ROUNDS), start, len(fleet.clients))
     if experiment.model.batch_statistics == "reestimate":
         model = _reestimated(assembly, fleet, log, model, limits, costs)
-    trained = model
     evaluated = {"trained": evaluate(assembly, fleet, log, model)}
-    total: Tensors = {}
-    summary = None
     if experiment.calibration is not None:
         began, context = time.perf_counter(), assembly.context(model, experiment.rounds)
         keep = partial(write_client_statistics, directory.path) if keep_client_statistics else None
@@ -82,32 +85,46 @@ def finish_run(
             experiment.calibration, fleet, model, context, quorum=experiment.quorum, limits=limits, keep=keep
         )
         costs.add("calibrate", calibrated.traffic, time.perf_counter() - began)
-        model, total = calibrated.model, calibrated.total
-        left_out = {line.client for line in calibrated.rejected}
-        summed = summary_of_sums(experiment.calibration, total, len(calibrated.clients), left_out)
-        summary = {**calibrated.summary, "summed": summed}
         log.append_rejections(calibrated.rejected)
         keep_statistics(assembly, calibrated, directory.path)
-        evaluated["calibrated"] = evaluate(assembly, fleet, log, model)
-    personal = _personal(assembly, fleet, log, trained, total, costs) if experiment.data.held_out else None
+        evaluated["calibrated"] = evaluate(assembly, fleet, log, calibrated.model)
+    final, total = (model, {}) if calibrated is None else (calibrated.model, calibrated.total)
+    personal = _personal(assembly, fleet, log, model, total, costs) if experiment.data.held_out else None
     if personal is not None:
         evaluated["trained"].add_local(personal, personal=True)
-    directory.finish(
-        model,
-        {
-            "rounds": experiment.rounds,
-            **_by_stage(evaluated),
-            "calibration": summary,
-            "head": _head_summary(assembly, trained) | ({} if start is None else {"start": start["summary"]}),
-            "personal": None if personal is None else spread_over_clients(personal.clients, personal.counts),
-            "traffic": costs.traffic_per_client(),
-            "seconds": costs.seconds,
-            "weights_sha256": model.digest(),
-            "frozen_sha256": assembly.local_model.frozen_digest() or None,
-            "statistics_sha256": digest(total) if total else None,
-        },
-        diagnostics_files({stage: found.confusion[0] for stage, found in evaluated.items() if found.confusion}, total),
-    )
+    confusion = {stage: found.confusion[0] for stage, found in evaluated.items() if found.confusion}
+    diagnostics = diagnostics_files(confusion, total)
+    result = _result(assembly, model, calibrated, evaluated, personal, costs, start)
+    digests = {
+        "weights_sha256": final.digest(),
+        "frozen_sha256": assembly.local_model.frozen_digest() or None,
+        "statistics_sha256": digest(total) if total else None,
+    }
+    directory.finish(final, result | digests, diagnostics)
+
+
+def _costs_of_rounds(lines: list[dict[str, Any]], start: dict[str, Any] | None, num_clients: int) -> _Costs:
+    """Of what is over when a run is finished: the rounds, calibrations between them, and a start before round 0."""
+    costs = _Costs(num_clients, {"train": sum(line["seconds"] for line in lines)})
+    costs.add("train", Traffic())
+    for line in lines:
+        costs.add("train", Traffic(line["bytes_down"], line["bytes_up"]))
+        if between := line.get("calibrated"):
+            costs.add("calibrate", Traffic(between["bytes_down"], between["bytes_up"]))
+    if start is not None:
+        costs.add("start", Traffic(start["bytes_down"], start["bytes_up"]), start["seconds"])
+    return costs
+
+
+def _reestimated(
+    assembly: Assembly, fleet: Fleet, log: RoundLog, model: ModelState, limits: ReplyLimits, costs: _Costs
+) -> ModelState:
+    """The model with running statistics that all clients have measured on it."""
+    began, experiment = time.perf_counter(), assembly.experiment
+    reestimated = reestimate(fleet, model, experiment.rounds, quorum=experiment.quorum, limits=limits)
+    costs.add("reestimate", reestimated.traffic, time.perf_counter() - began)
+    log.append_rejections(reestimated.rejected)
+    return reestimated.model
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,36 +146,115 @@ class Evaluation:
             self.measures[PERSONAL_TEST_BY_SAMPLES if personal else LOCAL_TEST_BY_SAMPLES] = measures(counts)
 
 
-def _by_stage(evaluated: dict[str, Evaluation]) -> dict[str, dict[str, Any]]:
-    """What is written of the evaluations: each measure by the stage of the model."""
-    return {
-        "accuracy": {stage: found.accuracy for stage, found in evaluated.items()},
-        "measures": {stage: found.measures for stage, found in evaluated.items()},
-        "evaluated": {stage: found.clients for stage, found in evaluated.items()},
-    }
-
-
 def evaluate(assembly: Assembly, fleet: Fleet, log: RoundLog, model: ModelState) -> Evaluation:
     """On the test set, and on the held-out examples of clients if they have any."""
-    experiment, found = assembly.experiment, Evaluation()
+    found = Evaluation()
     confusion = global_confusion(assembly.local_model, model, assembly.test)
     if confusion is not None:
         on_test = counts_of(confusion)
         found.confusion.append(confusion)
         found.accuracy[GLOBAL_TEST] = on_test.accuracy
         found.measures[GLOBAL_TEST] = measures(on_test)
-    if experiment.data.held_out and not assembly.local_model.private:
-        local = evaluate_on_clients(
-            fleet,
-            model,
-            experiment.rounds,
-            num_classes=assembly.dataset.num_classes,
-            quorum=experiment.quorum,
-            limits=experiment.limits.of_measuring({}),
-        )
-        log.append_rejections(local.rejected)
-        found.add_local(local)
+    if assembly.experiment.data.held_out and not assembly.local_model.private:
+        found.add_local(_evaluate_on_clients(assembly, fleet, log, model))
     return found
+
+
+def _evaluate_on_clients(
+    assembly: Assembly,
+    fleet: Fleet,
+    log: RoundLog,
+    model: ModelState,
+    *,
+    personalize: bool = False,
+    extra: Tensors | None = None,
+) -> LocalCounts:
+    """What clients count on their held-out examples; rejected replies are recorded."""
+    experiment = assembly.experiment
+    local = evaluate_on_clients(
+        fleet,
+        model,
+        experiment.rounds,
+        personalize=personalize,
+        extra=extra,
+        num_classes=assembly.dataset.num_classes,
+        quorum=experiment.quorum,
+        limits=experiment.limits.of_measuring({}),
+    )
+    log.append_rejections(local.rejected)
+    return local
+
+
+def _personal(
+    assembly: Assembly, fleet: Fleet, log: RoundLog, trained: ModelState, total: Tensors, costs: _Costs
+) -> LocalCounts | None:
+    """Every client's own model, personalised or kept since training, on that client's held-out examples."""
+    personal = assembly.experiment.personalization
+    if personal is None and not assembly.local_model.private:
+        return None
+    extra = total if isinstance(personal, BlendedFfc) else {}
+    found = _evaluate_on_clients(assembly, fleet, log, trained, personalize=personal is not None, extra=extra)
+    costs.add("personalize", found.traffic)
+    return found
+
+
+def diagnostics_files(confusion: Mapping[str, Tensor], total: Tensors) -> dict[str, bytes]:
+    """The file to write, by its name; nothing if there is nothing to say.
+
+    `confusion` has the test examples by true class (row) and answer (column) of each stage; `total` are the summed
+    statistics of the calibration.
+    """
+    tensors = add_prefix(CONFUSION, {stage: counts.to(torch.int32) for stage, counts in confusion.items()})
+    spectrum = spectrum_of(total)
+    if spectrum is not None:
+        tensors[SPECTRUM] = spectrum
+    return {DIAGNOSTICS: tensors_to_bytes(tensors, {})} if tensors else {}
+
+
+def spectrum_of(total: Tensors) -> Tensor | None:
+    """The eigenvalues of V, ascending, (l,) float64; None if these are not FFC's statistics, or if l is large."""
+    if total.keys() != {"counts", "gram", "cross"} or len(total["cross"]) > MAX_SPECTRUM:
+        return None
+    with one_thread():
+        values: Tensor = torch.linalg.eigvalsh(Statistics.from_checked_tensors(total).gram())
+        return values.cpu()
+
+
+def _result(
+    assembly: Assembly,
+    trained: ModelState,
+    calibrated: Calibrated | None,
+    evaluated: Mapping[str, Evaluation],
+    personal: LocalCounts | None,
+    costs: _Costs,
+    start: Mapping[str, Any] | None,
+) -> dict[str, Any]:
+    """What `result.json` says, apart from digests; evaluations are by the stage of the model."""
+    num_clients, summary = costs.num_clients, None
+    calibration, head = assembly.experiment.calibration, assembly.local_model.head_of(trained)
+    if calibration is not None and calibrated is not None:
+        left_out = {line.client for line in calibrated.rejected}
+        summed = summary_of_sums(calibration, calibrated.total, len(calibrated.clients), left_out)
+        summary = {**calibrated.summary, "summed": summed}
+    # Coherence compares the rows of a head that all clients share.
+    shared = LEARNED_HEAD not in assembly.local_model.private and len(head) > 1
+    return {
+        "rounds": assembly.experiment.rounds,
+        "accuracy": {stage: found.accuracy for stage, found in evaluated.items()},
+        "measures": {stage: found.measures for stage, found in evaluated.items()},
+        "evaluated": {stage: found.clients for stage, found in evaluated.items()},
+        "calibration": summary,
+        "head": {
+            "kind": kind_of(assembly.experiment.model.head),
+            "coherence": coherence(head) if shared else None,
+            **({} if start is None else {"start": start["summary"]}),
+        },
+        "personal": None if personal is None else spread_over_clients(personal.clients, personal.counts),
+        "traffic": {
+            stage: {"down": down / num_clients, "up": up / num_clients} for stage, (down, up) in costs.bytes.items()
+        },
+        "seconds": costs.seconds,
+    }
 
 
 def summary_of_sums(calibration: Calibration, total: Tensors, num_clients: int, left_out: set[int]) -> dict[str, Any]:
@@ -169,59 +265,3 @@ def summary_of_sums(calibration: Calibration, total: Tensors, num_clients: int, 
         return {**summed, "examples": examples, "zero_vectors": zero_vectors}
     count: Callable[[Tensors], int] | None = getattr(calibration, "num_examples", None)
     return summed if count is None else {**summed, "examples": count(total)}
-
-
-def _head_summary(assembly: Assembly, model: ModelState) -> dict[str, Any]:
-    """The kind of the head in training, and its coherence if all clients share one head of several rows."""
-    shared = LEARNED_HEAD not in assembly.local_model.private and assembly.dataset.num_classes > 1
-    return {
-        "kind": kind_of(assembly.experiment.model.head),
-        "coherence": coherence(assembly.local_model.head_of(model)) if shared else None,
-    }
-
-
-def _reestimated(
-    assembly: Assembly, fleet: Fleet, log: RoundLog, model: ModelState, limits: ReplyLimits, costs: _Costs
-) -> ModelState:
-    """The model with running statistics that all clients have measured on it."""
-    began, experiment = time.perf_counter(), assembly.experiment
-    reestimated = reestimate(fleet, model, experiment.rounds, quorum=experiment.quorum, limits=limits)
-    costs.add("reestimate", reestimated.traffic, time.perf_counter() - began)
-    log.append_rejections(reestimated.rejected)
-    return reestimated.model
-
-
-def _personal(
-    assembly: Assembly, fleet: Fleet, log: RoundLog, trained: ModelState, total: Tensors, costs: _Costs
-) -> LocalCounts | None:
-    """Every client's own model, personalised or kept since training, on that client's held-out examples."""
-    experiment, personal = assembly.experiment, assembly.experiment.personalization
-    if personal is None and not assembly.local_model.private:
-        return None
-    extra = total if isinstance(personal, BlendedFfc) else {}
-    found = evaluate_on_clients(
-        fleet,
-        trained,
-        experiment.rounds,
-        personalize=personal is not None,
-        extra=extra,
-        num_classes=assembly.dataset.num_classes,
-        quorum=experiment.quorum,
-        limits=experiment.limits.of_measuring({}),
-    )
-    costs.add("personalize", found.traffic)
-    log.append_rejections(found.rejected)
-    return found
-
-
-def _costs_of_rounds(lines: list[dict[str, Any]], start: dict[str, Any] | None, num_clients: int) -> _Costs:
-    """Of what is over when a run is finished: the rounds, calibrations between them, and a start before round 0."""
-    costs = _Costs(num_clients, {"train": sum(line["seconds"] for line in lines)})
-    costs.add("train", Traffic())
-    for line in lines:
-        costs.add("train", Traffic(line["bytes_down"], line["bytes_up"]))
-        if between := line.get("calibrated"):
-            costs.add("calibrate", Traffic(between["bytes_down"], between["bytes_up"]))
-    if start is not None:
-        costs.add("start", Traffic(start["bytes_down"], start["bytes_up"]), start["seconds"])
-    return costs

@@ -15,9 +15,8 @@ from spherefed.errors import RunError
 from spherefed.experiment import read_experiment
 from spherefed.files import read_tensors
 from spherefed.messages import Failure, Measure, MeasureReply, ModelState
-from spherefed.runs.diagnostics import CONFUSION, DIAGNOSTICS, diagnostics_files
 from spherefed.runs.directory import RunDirectory
-from spherefed.runs.finish import Evaluation, evaluate, summary_of_sums
+from spherefed.runs.finish import CONFUSION, DIAGNOSTICS, Evaluation, diagnostics_files, evaluate, summary_of_sums
 from spherefed.runs.head import (
     ADDITIVE_KINDS,
     STATISTICS,
@@ -64,7 +63,7 @@ def change_head(run: Path, client: int, action: Action, *, data_root: str | None
             "measures": {**result.get("measures", {}), "calibrated": found.measures},
             "evaluated": {**result.get("evaluated", {}), "calibrated": found.clients},
             "calibration": {**solved.summary(), "summed": summed},
-            "weights_sha256": new_model.digest(),
+            "weights_sha256": record["weights_sha256"],
             "statistics_sha256": digest(changed.total),
             "head_changes": list(changes),
             "before_head_changes": result.get("before_head_changes") or _before(result),

@@ -62,38 +62,27 @@ def calibrate(
     rejected, and left out. Clients are asked again for that: the server keeps no client's moments. `keep` is called
     with a client and its moments when they are added; a client in `rejected` was left out afterwards.
     """
+    num_culprits = 0
     with reply_log(MeasureReply, Measure(context.round, model), fleet.clients, limits) as replies:
-        solved, total = _solved_without_culprits(calibration, fleet, replies, context, quorum, keep)
+        while True:
+            total = _collect_moments(calibration, fleet, replies, context, keep)
+            replies.close("calibration", quorum)
+            assert total is not None
+            try:
+                solved = _solved(calibration, total, context)
+                break
+            except NothingMeasuredError:
+                raise
+            except CalibrationError as error:
+                if num_culprits == MAX_CULPRITS or len(replies.accepted) == 1:
+                    raise
+                num_culprits += 1
+                culprit = _culprit(calibration, fleet, replies, context)
+                replies.reject(culprit, f"with its moments, calibration fails: {error}")
+                replies.repeat()
     summary = dict(solved.summary())
     calibrated = model.with_head(solved.weight.to(context.head.dtype))
     return Calibrated(calibrated, summary, tuple(replies.rejected), replies.traffic, total, tuple(replies.accepted))
-
-
-def _solved_without_culprits(
-    calibration: Calibration,
-    fleet: Fleet,
-    replies: ReplyLog[MeasureReply],
-    context: Context,
-    quorum: float,
-    keep: Callable[[int, Tensors], None] | None,
-) -> tuple[Solved, Tensors]:
-    """The head and the summed moments, without the clients that make the solve fail."""
-    num_culprits = 0
-    while True:
-        total = _collect_moments(calibration, fleet, replies, context, keep)
-        replies.close("calibration", quorum)
-        assert total is not None
-        try:
-            return _solved(calibration, total, context), total
-        except NothingMeasuredError:
-            raise
-        except CalibrationError as error:
-            if num_culprits == MAX_CULPRITS or len(replies.accepted) == 1:
-                raise
-            num_culprits += 1
-            culprit = _culprit(calibration, fleet, replies, context)
-            replies.reject(culprit, f"with its moments, calibration fails: {error}")
-            replies.repeat()
 
 
 def _collect_moments(
