@@ -211,8 +211,8 @@ class RunDirectory:
 
     def finish(self, model: ModelState, result: Mapping[str, Any], more: Mapping[str, bytes] | None = None) -> None:
         """Write the final model, the result and `more` files, with the digests of everything that is final now."""
-        contents = {"model.safetensors": tensors_to_bytes(model.tensors(), {}), "result.json": json_bytes(result)}
-        contents |= more or {}
+        contents = {"model.safetensors": tensors_to_bytes(model.tensors(), {}), **(more or {})}
+        contents["result.json"] = json_bytes(result)  # the last: a run with a result is finished
         if not (self.path / STATES).is_dir():
             finish_files(self.path, contents)
             return
