@@ -11,7 +11,9 @@ import torch
 from spherefed.calibration import Ccvr, Ffc
 from spherefed.client.evaluation import GLOBAL_TEST
 from spherefed.data.partition import Dirichlet, Iid, Shards
+from spherefed.engines.activity import Activity
 from spherefed.errors import ConfigError
+from spherefed.experiment import Experiment
 from spherefed.nn.encoders import VGG13, MobileNetV2, ResNet18, SENet18
 from spherefed.reproduce.accuracy_tables import TABLE_2
 from spherefed.reproduce.alignment import class_alignment
@@ -20,7 +22,7 @@ from spherefed.reproduce.catalog import ITEMS, find_items, find_scale, with_cell
 from spherefed.reproduce.headline import headline_columns, headline_page, write_headline
 from spherefed.reproduce.item import Cell, Claim, Item
 from spherefed.reproduce.judging import judge, quantity
-from spherefed.reproduce.local_only import local_only_accuracy
+from spherefed.reproduce.local_only import local_only_rounds
 from spherefed.reproduce.methods import BABU, CCVR, OURS, base_of
 from spherefed.reproduce.page import claims_page, index_page, mean_text
 from spherefed.reproduce.scales import COLUMNS, SCALES
@@ -126,8 +128,8 @@ def test_calibrations_of_one_training_need_one_training(tmp_path: Path) -> None:
     campaign = plan_campaign([small_item()], [0, 1], Store(tmp_path / "results"), tmp_path / "runs")
     trained = [job for job in campaign.jobs if job.trained is None]
     assert len(trained) == 6  # FedAvg, a fixed random head and one client with all data, two seeds
-    assert campaign.num_rounds == 6 * 5
-    assert [experiment.seed for experiment in campaign.local_only] == [0, 1]
+    assert [job.experiment.seed for job in campaign.local_only] == [0, 1]
+    assert campaign.num_rounds == (6 + 2) * 5
     (after, _) = [job for job in campaign.jobs if job.trained is not None]
     assert after.experiment.calibration == Ffc()
     assert after.trained in {job.out for job in trained}
@@ -197,8 +199,23 @@ def test_a_client_that_trains_alone_is_a_federation_of_one(tmp_path: Path) -> No
     assert start is not None
     alone = replace(start, partition=Iid(clients=1), rounds=2)
     federated = run_to_end(alone, tmp_path / "run")["accuracy"]["trained"][GLOBAL_TEST]
-    assert local_only_accuracy(alone, Engine()) == federated
-    assert local_only_accuracy(replace(alone, partition=Shards(clients=5)), Engine()) < federated
+    accuracy, rounds = _alone(alone)
+    assert (accuracy, rounds) == (federated, [0, 1])
+    apart, _ = _alone(replace(alone, partition=Shards(clients=5)))
+    assert apart is not None
+    assert apart < federated
+
+
+def _alone(experiment: Experiment) -> tuple[float | None, list[int]]:
+    """The accuracy of clients that train alone, and the rounds that were reported."""
+    activity, indices = Activity(), []
+    rounds = local_only_rounds(experiment, Engine(), activity)
+    while True:
+        try:
+            indices.append(next(rounds).index)
+        except StopIteration as end:
+            return end.value, indices
+        assert activity.fraction == 1.0  # every client has trained
 
 
 def test_alignment_is_the_mean_cosine_of_centred_class_means() -> None:

@@ -3,18 +3,19 @@
 Run directories lie under the digest of their experiment, so that any item, interrupted or not, finds them again.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from spherefed.engines.activity import Activity
 from spherefed.errors import CalibrationError, FederationError
 from spherefed.experiment import Experiment
 from spherefed.reproduce.alignment import local_alignment
 from spherefed.reproduce.item import Item, Metric
-from spherefed.reproduce.local_only import local_only_accuracy
+from spherefed.reproduce.local_only import local_only_rounds
 from spherefed.reproduce.store import Store, dataset_of_run, record_of_failure, record_of_run, short_digest
 from spherefed.runs.directory import RunDirectory
-from spherefed.runs.jobs import Job, JobEnd, JobRound, Watch, run_jobs
+from spherefed.runs.jobs import Job, JobEnd, JobRound, Running, Watch, run_jobs
 from spherefed.runs.runner import Engine
 from spherefed.schema import kind_of
 
@@ -25,11 +26,11 @@ class Campaign:
 
     jobs: tuple[Job, ...]
     num_rounds: int
-    """Rounds of all trainings among them that are not finished."""
+    """Rounds of all trainings that are not finished, also of clients alone."""
     aligned: frozenset[str]
     """Digests of the experiments whose local models are compared as well (Fig. 3)."""
-    local_only: tuple[Experiment, ...]
-    """Experiments whose clients train alone as well."""
+    local_only: tuple[Job, ...]
+    """Experiments whose clients train alone as well; they write no run directory."""
 
 
 def plan_campaign(items: Sequence[Item], seeds: Sequence[int], store: Store, runs: Path) -> Campaign:
@@ -37,14 +38,16 @@ def plan_campaign(items: Sequence[Item], seeds: Sequence[int], store: Store, run
     wanted = {e.digest(): e for item in items for e in item.experiments()}
     inspected, alone = _with_metric(items, "alignment"), _with_metric(items, "local_only")
     aligned: set[str] = set()
-    local_only: list[Experiment] = []
+    local_only: list[Job] = []
     jobs: dict[Path, Job] = {}
     num_rounds = 0
     for seed in seeds:
         for digest, experiment in ((d, e.with_seed(seed)) for d, e in wanted.items()):
             record = store.record(experiment, seed)
             if digest in alone and (record is None or not {"local_only", "error"} & set(record)):
-                local_only.append(experiment)
+                out = runs / f"{short_digest(experiment)}-alone"
+                local_only.append(Job(name=f"{_title(experiment)}, clients alone", experiment=experiment, out=out))
+                num_rounds += experiment.rounds
             if record is not None and not (digest in inspected and "alignment" not in record and "error" not in record):
                 continue
             if digest in inspected:
@@ -75,10 +78,25 @@ def run_campaign(
             _record(event, store, campaign, engine)
         else:
             yield event
-    for experiment in campaign.local_only:
-        record = store.record(experiment, experiment.seed)
+    for job in campaign.local_only:
+        record = store.record(job.experiment, job.experiment.seed)
         if record is not None and "error" not in record:
-            store.add(experiment, {**record, "local_only": local_only_accuracy(experiment, engine)}, None)
+            accuracy = yield from _clients_alone(job, engine, {} if watch is None else watch)
+            store.add(job.experiment, {**record, "local_only": accuracy}, None)
+
+
+def _clients_alone(job: Job, engine: Engine, watch: Watch) -> Generator[JobRound, None, float | None]:
+    """Train every client alone, visible in `watch`; returns their mean accuracy."""
+    running = watch[job.out] = Running(job, Activity())
+    rounds = local_only_rounds(job.experiment, engine, running.activity)
+    try:
+        while True:
+            yield JobRound(job, next(rounds))
+    except StopIteration as end:
+        accuracy: float | None = end.value
+        return accuracy
+    finally:
+        del watch[job.out]
 
 
 def _record(event: JobEnd, store: Store, campaign: Campaign, engine: Engine) -> None:

@@ -1,34 +1,39 @@
 """A reference row: every client trains alone, as long as in the federation, and nothing is averaged."""
 
+from collections.abc import Generator
 from statistics import fmean
 
 from spherefed.assembly import assemble
 from spherefed.client.evaluation import global_accuracy
 from spherefed.client.handle import handle
+from spherefed.engines.activity import Activity
 from spherefed.experiment import Experiment
 from spherefed.messages import ModelState, TrainReply
-from spherefed.runs.runner import Engine
+from spherefed.runs.runner import Engine, Progress
 from spherefed.server.federation import train_request
 
 
-def local_only_accuracy(experiment: Experiment, engine: Engine) -> float | None:
-    """Mean over clients of the accuracy of their own models on the global test set; None if nobody has data.
+def local_only_rounds(
+    experiment: Experiment, engine: Engine, activity: Activity
+) -> Generator[Progress, None, float | None]:
+    """Yields after every round; returns the mean over clients of their models' accuracy on the global test set.
 
     Rounds, local epochs and learning rates are those of the experiment; every client starts a round from its own
-    model of the round before.
+    model of the round before. The mean is None if nobody has data. `activity` says which clients are done.
     """
     assembly = assemble(experiment, device=engine.device, data_root=engine.data_root)
-    plan, start, found = assembly.plan(), assembly.initial(), []
-    for number, size in enumerate(assembly.partition.sizes):
-        if not size:
-            continue
-        model = start
-        for round_index in range(plan.rounds):
-            ((reply, _),) = handle([assembly.clients[number]], train_request(plan, round_index, model, {}), [None])
+    plan, parts = assembly.plan(), assembly.clients.parts
+    models = {number: assembly.initial() for number, size in enumerate(assembly.partition.sizes) if size}
+    for t in range(plan.rounds):
+        activity.begin(train_request(plan, t, assembly.initial(), {}), [*models], parts)
+        losses = []
+        for number, model in models.items():
+            ((reply, _),) = handle([assembly.clients[number]], train_request(plan, t, model, {}), [None])
             assert isinstance(reply, TrainReply)
             params = {name: value + reply.delta[name] for name, value in model.params.items()}
-            model = ModelState(params, reply.buffers, model.head)
-        accuracy = global_accuracy(assembly.local_model, model, assembly.test)
-        if accuracy is not None:
-            found.append(accuracy)
-    return fmean(found) if found else None
+            models[number] = ModelState(params, reply.buffers, model.head)
+            losses.append(reply.loss)
+            activity.advance([number], parts)
+        yield Progress(t, plan.rounds, fmean(losses) if losses else 0.0, None)
+    found = [global_accuracy(assembly.local_model, model, assembly.test) for model in models.values()]
+    return fmean(each for each in found if each is not None) if any(each is not None for each in found) else None
