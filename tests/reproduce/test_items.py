@@ -179,10 +179,19 @@ def test_unknown_names_are_refused_with_what_is_allowed() -> None:
 
 def test_a_part_of_an_item_is_chosen_by_row_and_column() -> None:
     (item,) = find_items("table2", find_scale("laptop"))
-    part = with_cells(item, "FedAvg", "α = 0.1")
+    (part,) = with_cells([item], "FedAvg", "α = 0.1")
     assert len(part.cells) == 8
     assert len(part.trainings()) == 3
-    assert with_cells(item, None, None).cells == item.cells
+    assert with_cells([item], None, None) == [item]
+    (tuned,) = with_cells([item], "FedAvg + CCVR", "α = 0.1")
+    assert [cell.row for cell in tuned.cells] == ["FedAvg + CCVR", "FedAvg + CCVR, tuned"]
+
+
+@pytest.mark.parametrize(("rows", "columns"), [("Fed", None), ("FedAvg", "α = 0.2"), (None, "iid")])
+def test_rows_and_columns_without_a_cell_are_refused(rows: str | None, columns: str | None) -> None:
+    (item,) = find_items("table2", find_scale("laptop"))
+    with pytest.raises(ConfigError, match=r"names no cell; rows: FedAvg, .*; columns: IID, α = 0\.5"):
+        with_cells([item, item], rows, columns)
 
 
 def test_balanced_partitions_have_results_of_their_own() -> None:

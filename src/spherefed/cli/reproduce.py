@@ -96,7 +96,7 @@ def reproduce(
             return
         numbers, items = list(range(seeds or found.seeds)), find_items(item, found)
         if not no_training:
-            _train([with_cells(each, rows, columns) for each in items], found, numbers, out, runs, engine, jobs)
+            _train(with_cells(items, rows, columns), found, numbers, out, runs, engine, jobs)
         _write_items(items, found, numbers, out, claims)
 
 

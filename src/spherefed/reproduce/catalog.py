@@ -1,11 +1,12 @@
 """All items by name, in the order of the paper."""
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from spherefed.errors import ConfigError
 from spherefed.reproduce import ablations, accuracy_tables, figures, formulas, regimes
-from spherefed.reproduce.item import Item
+from spherefed.reproduce.item import Cell, Item
 from spherefed.reproduce.scales import SCALES, Scale
 from spherefed.schema import suggest
 
@@ -41,11 +42,20 @@ def find_scale(name: str, *, balanced: bool = False) -> Scale:
     return replace(scale, name=f"{name}-balanced", balanced=True, deviations=(*scale.deviations, stated))
 
 
-def with_cells(item: Item, rows: str | None, columns: str | None) -> Item:
-    """The item with only the cells whose row begins with `rows` and whose column is one of `columns`."""
+def with_cells(items: Sequence[Item], rows: str | None, columns: str | None) -> list[Item]:
+    """The items with only the cells whose row begins with the words `rows` and whose column is one of `columns`."""
+    words = None if rows is None else re.compile(rf"{re.escape(rows)}(\W|$)")
     wanted = None if columns is None else [column.strip() for column in columns.split(",")]
-    cells = [cell for cell in item.cells if rows is None or cell.row == rows or cell.row.startswith(f"{rows} ")]
-    return replace(item, cells=tuple(cell for cell in cells if wanted is None or cell.column in wanted))
+
+    def chosen(cell: Cell) -> bool:
+        return (words is None or bool(words.match(cell.row))) and (wanted is None or cell.column in wanted)
+
+    found = [replace(item, cells=tuple(filter(chosen, item.cells))) for item in items]
+    if (words or wanted) and not any(item.cells for item in found):
+        every = [cell for item in items for cell in item.cells]
+        known = [", ".join(dict.fromkeys(names)) for names in ([c.row for c in every], [c.column for c in every])]
+        raise ConfigError(f"--rows {rows} --columns {columns} names no cell; rows: {known[0]}; columns: {known[1]}")
+    return found
 
 
 def find_items(names: str, scale: Scale) -> list[Item]:
