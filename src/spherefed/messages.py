@@ -216,7 +216,7 @@ def message_bytes(message: Any) -> int:
         if isinstance(value, (int, float)):
             total += 8
         elif isinstance(value, (dict, Mapping)):  # dict first: the check against the ABC is slow
-            total += num_bytes(value)
+            total += sum([tensor.nbytes for tensor in value.values()])
         elif value is not None:
             total += message_bytes(value)
     return total

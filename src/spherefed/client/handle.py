@@ -19,7 +19,7 @@ from spherefed.client.corrections import NO_CORRECTION, Correction, LocalResult
 from spherefed.client.evaluation import BATCH_SIZE, count_correct
 from spherefed.client.local_model import LocalModel
 from spherefed.client.personalization import Personalization, PersonalizationContext
-from spherefed.client.training import LocalTraining, Trained, head_then_encoder, train
+from spherefed.client.training import LocalTraining, Orders, Trained, head_then_encoder, train
 from spherefed.data.examples import NO_INDICES, Augment, Examples, hold_out
 from spherefed.errors import ClientError
 from spherefed.losses import Loss
@@ -102,6 +102,9 @@ class Clients:
         if not self.config.held_out:
             none = Examples(own.inputs, own.labels, own.prepare, NO_INDICES)
             return Client(number, own, none, self.local_model, self.config)
+        return self._with_held_out(number, own)
+
+    def _with_held_out(self, number: int, own: Examples) -> Client:
         rng = stream(self.config.seed, Purpose.HOLDOUT, number)
         kept, held_out = hold_out(len(own), self.config.held_out, rng)
         if self.config.validation:  # tuning never sees what is held out
@@ -118,12 +121,9 @@ def answer_group(
     store: ClientStateStore | None,
     *,
     stacked: bool,
-    orders: Sequence[np.random.Generator] | None = None,
+    orders: Orders | None = None,
 ) -> list[Reply | Failure]:
-    """The answers of a group; an error becomes a `Failure`. `store` holds client states; None if clients keep none.
-
-    `orders` are the streams of `batch_orders`, if they were created before.
-    """
+    """The answers of a group; an error becomes a `Failure`. `store` holds client states; None if clients keep none."""
     stacked = stacked and isinstance(request, Train)
     try:
         states = [None if store is None else store.load(number, before=request.round) for number in numbers]
@@ -161,11 +161,12 @@ def handle(
     states: Sequence[ClientState | None],
     *,
     stacked: bool = False,
-    orders: Sequence[np.random.Generator] | None = None,
+    orders: Orders | None = None,
 ) -> list[ReplyAndState]:
     """Each client's reply and new state, which depend only on request, data and states; the model is scratch space.
 
-    `stacked` trains the group as one computation; without it there is one client.
+    `stacked` trains the group as one computation; without it there is one client. `orders` are the streams of
+    `batch_orders`, if they were created before.
     """
     with one_thread():
         if isinstance(request, Train):
@@ -183,12 +184,7 @@ def handle(
 
 
 def _train(
-    clients: Sequence[Client],
-    request: Train,
-    states: Sequence[ClientState | None],
-    orders: Sequence[np.random.Generator],
-    *,
-    stacked: bool,
+    clients: Sequence[Client], request: Train, states: Sequence[ClientState | None], orders: Orders, *, stacked: bool
 ) -> list[ReplyAndState]:
     """Train every client of the group from the request's model, clients with most examples first."""
     by_size = sorted(range(len(clients)), key=lambda index: -len(clients[index].examples))

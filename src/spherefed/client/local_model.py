@@ -155,8 +155,9 @@ class LocalModel:
 
 
 def _check_fits(given: Tensors, own: Tensors) -> None:
-    if fault := mismatch(given, own):
-        raise ModelError(f"the model that was sent does not fit this client's: {fault}")
+    forms = [{name: (t.shape, t.dtype) for name, t in tensors.items()} for tensors in (given, own)]
+    if forms[0] != forms[1]:
+        raise ModelError(f"the model that was sent does not fit this client's: {mismatch(given, own)}")
 
 
 def _copy(to: Mapping[str, Tensor], source: Tensors) -> None:

@@ -25,6 +25,9 @@ from spherefed.losses import Loss
 from spherefed.messages import part_of
 from spherefed.tensors import Tensors
 
+Orders = Sequence[np.random.Generator]
+"""For each client the stream that draws its batches."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LocalTraining:
@@ -72,7 +75,7 @@ class Trained:
 def train(
     local_model: LocalModel,
     examples: Sequence[Examples],
-    orders: Sequence[np.random.Generator],
+    orders: Orders,
     *,
     local: LocalTraining,
     loss: Loss,
@@ -188,7 +191,7 @@ class _Batch(NamedTuple):
 def _batches(
     local_model: LocalModel,
     examples: Sequence[Examples],
-    orders: Sequence[np.random.Generator],
+    orders: Orders,
     local: LocalTraining,
     augment: Augment | None,
 ) -> Iterator[_Batch]:
@@ -205,7 +208,7 @@ def _batches(
 def _stacked_batches(
     local_model: LocalModel,
     examples: Sequence[Examples],
-    orders: Sequence[np.random.Generator],
+    orders: Orders,
     local: LocalTraining,
     augment: Augment | None,
 ) -> Iterator[_Batch]:

@@ -39,20 +39,22 @@ class Classifier(nn.Module):
 
     def raw_features(self, inputs: Tensor) -> Tensor:
         """The output of the encoder, (n, l), not normalized."""
-        features, head = self.encoder(inputs), self.head
+        features = self.encoder(inputs)
         if not isinstance(features, Tensor) or features.ndim != 2:
             shape = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
             raise ModelError(f"the encoder must return one row of features per input, (n, l); got {shape}; flatten it")
-        if head.is_uninitialized:
-            with torch.inference_mode(False):  # a later training step uses the head, so it must be a normal tensor
-                head.weight = _orthonormal_head(self.num_classes, features.shape[1], self.seed).weight.to(
-                    features.device, next((p.dtype for p in self.encoder.parameters()), torch.float32)
-                )
-        elif features.shape[1] != head.weight.shape[1]:
-            raise ModelError(
-                f"the encoder returns {features.shape[1]} features, the head expects {head.weight.shape[1]}"
-            )
+        if self.head.is_uninitialized:
+            self._build_head(features)
+        elif (dim := features.shape[1]) != (expected := self.head.weight.shape[1]):
+            raise ModelError(f"the encoder returns {dim} features, the head expects {expected}")
         return features
+
+    def _build_head(self, features: Tensor) -> None:
+        """The fixed head of the feature dimension that these features have."""
+        dtype = next((p.dtype for p in self.encoder.parameters()), torch.float32)
+        with torch.inference_mode(False):  # a later training step uses the head, so it must be a normal tensor
+            weight = _orthonormal_head(self.num_classes, features.shape[1], self.seed).weight
+            self.head.weight = weight.to(features.device, dtype)
 
     def features(self, inputs: Tensor) -> Tensor:
         """The input of the head: raw features h, or z = h/‖h‖ if `normalize`."""

@@ -11,11 +11,13 @@ from typing import Protocol
 
 import torch
 
+from spherefed.client.corrections import Correction
 from spherefed.client.training import LocalTraining
 from spherefed.messages import LEARNED_HEAD, Failure, ModelState, Reply, Request, Traffic, Train, TrainReply
 from spherefed.rng import Purpose, stream
 from spherefed.server.aggregation import Aggregate, Aggregator, CohortAggregator
 from spherefed.server.algorithms import Algorithm
+from spherefed.server.optimizers import ServerOptimizer
 from spherefed.server.reply_checks import Limits
 from spherefed.server.robust import Mean
 from spherefed.server.validation import Rejection, ReplyLog
@@ -126,8 +128,9 @@ def _ask_cohort(
     fleet: Fleet, plan: Plan, t: int, state: State, without: int | None = None
 ) -> tuple[ReplyLog[TrainReply], Aggregate | None, State]:
     """Round t from this state; `without` the client whose reply to the round before is undone."""
-    cohort, limits = sample(fleet.clients, plan, t), plan.limits.of_training(state[1].get(MEDIAN_NORM), plan.local)
-    replies = ReplyLog(TrainReply, train_request(plan, t, *state), cohort, limits)
+    cohort, request = sample(fleet.clients, plan, t), train_request(plan, t, *state)
+    limits = plan.limits.of_training(state[1].get(MEDIAN_NORM), plan.local)
+    replies = ReplyLog(TrainReply, request, cohort, limits)
     if without is not None:
         replies.leave_out(without, f"its reply to round {t - 1} moved the model so far that most clients diverged")
     with replies.in_errors():
@@ -193,16 +196,19 @@ def sample(clients: Sequence[int], plan: Plan, t: int) -> Sequence[int]:
 def server_step(
     algorithm: Algorithm, mean: Aggregate, server_state: Tensors, num_clients: int
 ) -> tuple[Tensors, Tensors]:
-    """The update of the parameters, and the new server state.
+    """The update of the parameters, and the new server state: the optimizer's own, if there is no correction."""
+    if algorithm.correction is not None:
+        return _corrected_step(algorithm.server, algorithm.correction, mean, server_state, num_clients)
+    optimizer_state = {n: t for n, t in server_state.items() if n not in (MEDIAN_NORM, OUTLIER)}
+    return algorithm.server.step(mean.delta, optimizer_state)
 
-    Without a correction the state is the optimizer's own; with one, names are prefixed by "optimizer" and "correction".
-    """
-    if algorithm.correction is None:
-        return algorithm.server.step(
-            mean.delta, {n: t for n, t in server_state.items() if n not in (MEDIAN_NORM, OUTLIER)}
-        )
-    update, optimizer_state = algorithm.server.step(mean.delta, strip_prefix("optimizer", server_state))
-    update, correction_state = algorithm.correction.server_step(
+
+def _corrected_step(
+    optimizer: ServerOptimizer, correction: Correction, mean: Aggregate, server_state: Tensors, num_clients: int
+) -> tuple[Tensors, Tensors]:
+    """The same with a drift correction; names in the state are prefixed by "optimizer" and "correction"."""
+    update, optimizer_state = optimizer.step(mean.delta, strip_prefix("optimizer", server_state))
+    update, correction_state = correction.server_step(
         update,
         mean.delta,
         mean.extra,

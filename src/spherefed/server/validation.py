@@ -158,20 +158,24 @@ class ReplyLog(Generic[R]):
         in comparison with the round before, that comparison is wrong and not the clients: then it is left out.
         """
         if len(self._too_long) > len(self.accepted):
-            self.limits = replace(self.limits, max_norm=self.limits.max_absolute_norm)
-            self._grown |= self._too_long
-            self.rejected = [line for line in self.rejected if line.client not in self._too_long]
-            self.accepted = [client for client in self.asked if client in {*self.accepted, *self._too_long}]
+            self._accept_grown()
             return True
-        outliers: dict[int, str] = {}
+        outliers: dict[int, tuple[str, float, float]] = {}
         for what in ("delta", "extra"):
             lengths = {client: norms.get(what, 0.0) for client, norms in self._lengths.items()}
             limit = self.limits.max_ratio * (median(lengths.values()) if lengths else 0.0)
-            fault = f"of its {what} is above the limit {limit:.4g} by this round's median"
-            outliers |= {c: f"norm {length:.4g} {fault}" for c, length in lengths.items() if 0 < limit < length}
-        for client, cause in outliers.items():
-            self.reject(client, cause)
+            outliers |= {c: (what, length, limit) for c, length in lengths.items() if 0 < limit < length}
+        for client, (what, length, limit) in outliers.items():
+            self.reject(
+                client, f"norm {length:.4g} of its {what} is above the limit {limit:.4g} by this round's median"
+            )
         return bool(outliers)
+
+    def _accept_grown(self) -> None:
+        self.limits = replace(self.limits, max_norm=self.limits.max_absolute_norm)
+        self._grown |= self._too_long
+        self.rejected = [line for line in self.rejected if line.client not in self._too_long]
+        self.accepted = [client for client in self.asked if client in {*self.accepted, *self._too_long}]
 
     def repeat(self) -> None:
         """Ask the accepted clients again, and only them: a client answers a repeated request alike."""
@@ -184,8 +188,10 @@ class ReplyLog(Generic[R]):
         """Record missing answers; raise a FederationError if too few replies count."""
         if self._waiting:
             self._record_missing()
-        if not self.rejected:
-            return
+        if self.rejected:
+            self._check_enough(what, quorum)
+
+    def _check_enough(self, what: str, quorum: float) -> None:
         causes = "; ".join(f"client {line.client}: {line.cause}" for line in self.rejected[:MAX_SHOWN])
         if len(self.rejected) > MAX_SHOWN:
             causes += f"; and {len(self.rejected) - MAX_SHOWN} more"
