@@ -23,14 +23,13 @@ from spherefed.experiment import (
     experiment_from_json,
     experiment_from_mapping,
     experiment_to_json,
-    find_experiment,
     read_experiment,
     with_settings,
 )
 from spherefed.losses import CrossEntropy, MeanSquaredError
 from spherefed.nn.encoders import Mlp
 from spherefed.nn.heads import FixedRandom, Learned, Orthonormal
-from spherefed.recipes.digits import digits
+from spherefed.recipes.experiments import digits
 from spherefed.runs import environment
 from spherefed.runs.environment import NUMERICS_VERSION
 from spherefed.runs.runner import run, run_to_end
@@ -272,8 +271,6 @@ def test_an_experiment_is_read_alike_from_toml_json_and_a_folder(tmp_path: Path)
     assert read_experiment(toml) == tiny()
     assert read_experiment(tmp_path / "experiment.json") == tiny()
     assert read_experiment(tmp_path) == tiny()
-    assert find_experiment(str(toml), {}) == tiny()
-    assert find_experiment("tiny", {"tiny": tiny}) == tiny()
 
 
 @pytest.mark.parametrize(
@@ -296,11 +293,9 @@ def test_files_that_hold_no_experiment_are_refused_by_name(
     assert name in str(caught.value)
 
 
-def test_files_and_recipes_that_are_not_there_are_refused(tmp_path: Path) -> None:
+def test_files_that_are_not_there_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot read"):
         read_experiment(tmp_path / "none.toml")
-    with pytest.raises(ConfigError, match="did you mean 'digits'"):
-        find_experiment("digts", {"digits": tiny})
 
 
 def test_differences_name_the_path_and_both_values() -> None:

@@ -1,8 +1,9 @@
 """Commands that run experiments and evaluate runs."""
 
-from dataclasses import replace
+from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ParamSpec
 
 import click
 
@@ -18,8 +19,6 @@ from spherefed.cli.options import (
     comparison_options,
     engine_options,
     example,
-    find_experiment,
-    performance_options,
 )
 from spherefed.cli.output import (
     note_divergence,
@@ -32,6 +31,7 @@ from spherefed.cli.report import show_runs
 from spherefed.cli.settings import (
     apply_method_settings,
     apply_shared_settings,
+    find_method,
     note_untuned,
     split_settings,
     tuned_values_of,
@@ -42,6 +42,31 @@ if TYPE_CHECKING:
     from spherefed.runs.runner import Engine
 
 OVERLAY_NAMES = "ffc, ffc-gcv, ccvr, oracle, babu, spherefed, one-shot"
+
+P = ParamSpec("P")
+
+
+def performance_options(command: Callable[P, None]) -> Callable[P, None]:
+    """--compile, --precision: shortcuts for fields of the experiment. They are fields because they change rounding."""
+
+    @wraps(command)
+    def with_settings(*args: P.args, **kwargs: P.kwargs) -> None:
+        given: list[str] = ["compile=true"] if kwargs.pop("compile_") else []
+        if precision := kwargs.pop("precision"):
+            given.append(f"precision={precision}")
+        kwargs["settings"] = (*given, *kwargs["settings"])  # type: ignore[misc]
+        command(*args, **kwargs)
+
+    for option in (
+        click.option(
+            "--precision",
+            type=click.Choice(["fp32", "bf16"]),
+            help="Precision of forward and backward passes; same as --set precision=…",
+        ),
+        click.option("--compile", "compile_", is_flag=True, help="Use torch.compile; same as --set compile=true."),
+    ):
+        with_settings = option(with_settings)
+    return with_settings
 
 
 @click.command(
@@ -75,21 +100,18 @@ def run(
     track: str | None,
     keep_client_statistics: bool,
     as_json: bool,
-    engine: "Engine",
+    **computing: Any,
 ) -> None:
     """Run one EXPERIMENT: the name of a recipe, a TOML or JSON file, or an earlier run directory."""
     from spherefed.api.progress import show_progress
+    from spherefed.recipes import find_experiment
     from spherefed.runs import runner
     from spherefed.runs.comparison import rounds_before
     from spherefed.runs.directory import read_json
 
-    tuned = {} if method is None else tuned_values_of(experiment, None, list(settings))
-    resolved = find_experiment(experiment, settings, method, tuned)
-    if method is not None:
-        given = [method] if any(s.startswith("local.lr=") for s in settings) else []
-        note_untuned({method: resolved}, tuned, given, experiment)
+    engine = runner.Engine(**computing, keep_client_statistics=keep_client_statistics)
+    resolved = find_experiment(experiment, settings) if method is None else find_method(experiment, method, settings)
     out = out or Path("runs") / f"{resolved.name}-seed{resolved.seed}-{resolved.digest()[:8]}"
-    engine = replace(engine, keep_client_statistics=keep_client_statistics)
     label = f"{resolved.name}, seed {resolved.seed}"
     before = rounds_before([out]) if resume else {}
     with (
@@ -151,13 +173,16 @@ def compare(
     tuned: Path | None,
     out: Path | None,
     resume: bool,
-    engine: "Engine",
+    **computing: Any,
 ) -> None:
     """Compare methods on the same partitions of EXPERIMENT (default: digits); print a table and write a page."""
     from spherefed.errors import ConfigError
+    from spherefed.recipes import find_experiment
     from spherefed.recipes.methods import with_method
     from spherefed.report.summary import check_metric
+    from spherefed.runs.runner import Engine
 
+    engine = Engine(**computing)
     check_metric(metric)
     listed = _names(names) if names is not None else [base, *(f"{base}+{name}" for name in _names(overlays))]
     if not listed:
@@ -194,11 +219,14 @@ def personalize(
     tuned: Path | None,
     out: Path | None,
     resume: bool,
-    engine: "Engine",
+    **computing: Any,
 ) -> None:
     """Compare personalised methods (Table 8) on pooled data of EXPERIMENT; 15 % of each client's data are held out."""
+    from spherefed.recipes import find_experiment
     from spherefed.recipes.personal import personal_methods
+    from spherefed.runs.runner import Engine
 
+    engine = Engine(**computing)
     shared, per_method = split_settings(settings)
     tuned_values = tuned_values_of(experiment, tuned, shared)
     built = apply_shared_settings(personal_methods(find_experiment(experiment, shared), tuned_values), shared)
