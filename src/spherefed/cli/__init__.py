@@ -15,6 +15,7 @@ from spherefed.cli.options import example
 from spherefed.cli.report import report
 from spherefed.cli.reproduce import reproduce
 from spherefed.cli.runs import runs
+from spherefed.cli.signals import Terminated
 from spherefed.cli.tune import tune
 from spherefed.errors import CalibrationError, ClientError, EngineError, FederationError, SpherefedError
 
@@ -34,8 +35,6 @@ def main() -> None:
 
 def _report(error: BaseException) -> int:
     """Print what ended the command; the exit code."""
-    from spherefed.runs.signals import Terminated
-
     if isinstance(error, click.ClickException):
         context = getattr(error, "ctx", None)
         hint = "" if context is None else f" See `{context.command_path} --help`."

@@ -1,6 +1,7 @@
 """Commands that run experiments and evaluate runs."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec
@@ -20,13 +21,7 @@ from spherefed.cli.options import (
     engine_options,
     example,
 )
-from spherefed.cli.output import (
-    note_divergence,
-    print_json,
-    print_result,
-    resumable,
-    tracking,
-)
+from spherefed.cli.output import note_divergence, print_json, print_result
 from spherefed.cli.report import show_runs
 from spherefed.cli.settings import (
     apply_method_settings,
@@ -36,6 +31,7 @@ from spherefed.cli.settings import (
     split_settings,
     tuned_values_of,
 )
+from spherefed.cli.signals import resumable
 
 if TYPE_CHECKING:
     from spherefed.experiment import Experiment
@@ -108,6 +104,7 @@ def run(
     from spherefed.runs import runner
     from spherefed.runs.comparison import rounds_before
     from spherefed.runs.directory import read_json
+    from spherefed.tracking.following import tracked
 
     engine = runner.Engine(**computing, keep_client_statistics=keep_client_statistics)
     resolved = find_experiment(experiment, settings) if method is None else find_method(experiment, method, settings)
@@ -116,13 +113,14 @@ def run(
     before = rounds_before([out]) if resume else {}
     with (
         resumable(out),
-        tracking(track, out) as follow,
+        nullcontext() if track is None else tracked(track, out) as follow,
         show_progress(label, resolved.rounds, completed=before, lines=True) as view,
     ):
         activity = view.watch_run(resolved, out)
         for progress in runner.run(resolved, out, engine=engine, resume=resume, activity=activity):
             view.advance(out, progress)
-            follow(out)
+            if follow is not None:
+                follow(out)
     note_divergence([out])
     result = read_json(out / "result.json")
     if as_json:
@@ -280,6 +278,7 @@ def _run_methods(
     from spherefed.api.progress import show_progress
     from spherefed.errors import ConfigError
     from spherefed.runs import comparison
+    from spherefed.tracking.following import tracked
 
     if resume and out is None:
         raise ConfigError("--resume needs --out, the folder of the comparison to continue")
@@ -290,11 +289,12 @@ def _run_methods(
     total = comparison.num_steps(built, seeds)
     with (
         resumable(out),
-        tracking(track, out) as follow,
+        nullcontext() if track is None else tracked(track, out) as follow,
         show_progress(name, total, completed=before, lines=True) as view,
     ):
         for step in comparison.compare(built, seeds, out, engine=engine, resume=resume, jobs=jobs, watch=view.watch):
             view.advance(step.out, step.progress)
-            follow(step.out)
+            if follow is not None:
+                follow(step.out)
     note_divergence(sorted(path.parent for path in out.glob("*/*/result.json")))
     return out
