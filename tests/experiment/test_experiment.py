@@ -33,7 +33,7 @@ from spherefed.recipes.experiments import digits
 from spherefed.runs import environment
 from spherefed.runs.environment import NUMERICS_VERSION
 from spherefed.runs.runner import run, run_to_end
-from spherefed.schema import differences, from_plain, to_plain, with_path, without_defaults
+from spherefed.schema import differences, from_plain, to_plain, with_path
 from spherefed.server.algorithms import Algorithm, fedavgm
 from spherefed.server.optimizers import ServerSgd
 from spherefed.server.schedules import Constant, Cosine, MultiStep
@@ -336,7 +336,7 @@ def test_every_change_of_a_value_changes_the_digest() -> None:
 
 def test_what_is_left_out_of_a_digest_is_the_default_when_it_is_read_again() -> None:
     experiment = tiny(algorithm=fedavgm(0.3), data=Data(name="digits", held_out=0.2), personalization=LocalFfc())
-    assert experiment_from_json(json.dumps(without_defaults(experiment))) == experiment
+    assert experiment_from_json(json.dumps(to_plain(experiment, defaults=False))) == experiment
     assert experiment_from_json(experiment_to_json(experiment)) == experiment
 
 
@@ -386,7 +386,7 @@ def test_a_drift_correction_is_weighed_as_published_unless_weights_are_given() -
 
 def test_weights_as_published_leave_the_digests_of_earlier_versions() -> None:
     by_clients = Algorithm(correction=Scaffold())
-    assert without_defaults(by_clients) == {"weigh": "clients", "correction": {"kind": "scaffold"}}
+    assert to_plain(by_clients, defaults=False) == {"weigh": "clients", "correction": {"kind": "scaffold"}}
     by_examples = Algorithm(correction=Scaffold(), weigh="examples")
-    assert without_defaults(by_examples) == {"correction": {"kind": "scaffold"}}
-    assert without_defaults(Algorithm()) == without_defaults(Algorithm(weigh="examples")) == {}
+    assert to_plain(by_examples, defaults=False) == {"correction": {"kind": "scaffold"}}
+    assert to_plain(Algorithm(), defaults=False) == to_plain(Algorithm(weigh="examples"), defaults=False) == {}

@@ -20,7 +20,7 @@ from spherefed.losses import CrossEntropy, Loss, has_per_example
 from spherefed.nn.encoders import Encoder, Mlp
 from spherefed.nn.feature_maps import FeatureMap
 from spherefed.nn.heads import Head, Learned, RidgeStart
-from spherefed.schema import kind_of, own_components, shown, without_defaults
+from spherefed.schema import kind_of, own_components, shown, to_plain
 from spherefed.server.algorithms import Algorithm
 from spherefed.server.reply_checks import Limits
 from spherefed.server.schedules import Cosine, Schedule
@@ -219,7 +219,7 @@ class Experiment:
 
     def digest(self) -> str:
         """SHA-256 of the fields that differ from their defaults: a new field does not change the digest of old runs."""
-        return hashlib.sha256(json.dumps(without_defaults(self), sort_keys=True).encode()).hexdigest()
+        return hashlib.sha256(json.dumps(to_plain(self, defaults=False), sort_keys=True).encode()).hexdigest()
 
     def own_components(self) -> tuple[str, ...]:
         """The names of the user's own components, `package.module:Name`."""
