@@ -94,7 +94,6 @@ def run(
     out: Path | None,
     resume: bool,
     track: str | None,
-    keep_client_statistics: bool,
     as_json: bool,
     **computing: Any,
 ) -> None:
@@ -106,7 +105,7 @@ def run(
     from spherefed.runs.directory import read_json
     from spherefed.tracking.following import tracked
 
-    engine = runner.Engine(**computing, keep_client_statistics=keep_client_statistics)
+    engine = runner.Engine(**computing)
     resolved = find_experiment(experiment, settings) if method is None else find_method(experiment, method, settings)
     out = out or Path("runs") / f"{resolved.name}-seed{resolved.seed}-{resolved.digest()[:8]}"
     label = f"{resolved.name}, seed {resolved.seed}"

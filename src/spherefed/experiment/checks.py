@@ -16,6 +16,16 @@ SITES = "sites"
 """The name of data that only the sites have."""
 
 
+def check_calibrate_every(e: "Experiment") -> None:
+    """Check that there is a calibration to repeat, and how often."""
+    if e.calibration is None or (e.calibrate_every is not None and e.calibrate_every < 1):
+        raise ConfigError(
+            f"calibrate_every must be at least 1 and needs a calibration, got {e.calibrate_every} with "
+            f"calibration {'none' if e.calibration is None else kind_of(e.calibration)!r}; "
+            "set calibration.kind=ffc, for example"
+        )
+
+
 def check_frozen(e: "Experiment") -> None:
     """Check that a frozen encoder is the same at every client, and that something else is trained."""
     if e.algorithm.share != "all":

@@ -254,12 +254,8 @@ def _check_numbers(e: Experiment) -> None:
     for name, least in (("rounds", 0), ("seed", 0), ("min_samples", 1), ("evaluate_every", 1)):
         if getattr(e, name) < least:
             raise ConfigError(f"{name} must be at least {least}, got {shown(getattr(e, name))}")
-    if e.calibrate_every is not None and (e.calibration is None or e.calibrate_every < 1):
-        raise ConfigError(
-            f"calibrate_every must be at least 1 and needs a calibration, got {e.calibrate_every} with "
-            f"calibration {'none' if e.calibration is None else kind_of(e.calibration)!r}; "
-            "set calibration.kind=ffc, for example"
-        )
+    if e.calibrate_every is not None:
+        checks.check_calibrate_every(e)
     if e.cohort is not None and not 1 <= e.cohort <= e.partition.clients:
         raise ConfigError(f"cohort must be between 1 and the number of clients, {e.partition.clients}; got {e.cohort}")
     if e.deadline is not None and not 0 < e.deadline < float("inf"):
