@@ -156,7 +156,7 @@ TESTED_TOGETHER = {
     ],
     "nn/test_pretrained.py": ["nn/encoders/efficientnet_lite"],
     "nn/test_own_preprocessing.py": ["nn/encoders/resize"],
-    "test_one_shot.py": ["nn/cached_encoder", "nn/encoders/flatten", "recipes/one_shot"],
+    "test_one_shot.py": ["nn/cached_encoder", "nn/encoders/flatten"],
     "runs/test_head.py": ["cli/head", "runs/head_changes"],
     "runs/test_digests.py": ["cli/runs", "runs/checking"],
     "test_fuzzing.py": ["nn/size"],
@@ -240,7 +240,7 @@ TESTED_TOGETHER = {
     "test_components.py": ["nn/encoders/own"],
     # A tracker is read back with the tool that it writes for.
     "tracking/test_trackers.py": ["tracking/following", "tracking/mlflow", "tracking/tensorboard", "tracking/values"],
-    "recipes/test_recipes.py": ["recipes/digits", "recipes/images"],
+    "recipes/test_recipes.py": ["recipes/experiments"],
     # An experiment is read, changed and checked as a whole.
     "experiment/test_experiment.py": ["experiment/checks", "experiment/reading", "experiment/values"],
     # Table 8 in one command: its methods, its runs and its table.

@@ -27,7 +27,7 @@ from spherefed.errors import ConfigError, DataError, ModelError, RunError
 from spherefed.experiment import Experiment, Model, experiment_from_json, experiment_to_json, with_settings
 from spherefed.losses import CrossEntropy
 from spherefed.nn.encoders import CallableEncoder
-from spherefed.recipes.digits import digits
+from spherefed.recipes.experiments import digits
 from spherefed.runs.loading import evaluate_run, load
 from spherefed.runs.runner import Engine, run, run_to_end
 from support.own.encoders import TinyConfig

@@ -14,8 +14,8 @@ from spherefed.assembly import assemble
 from spherefed.cli import commands
 from spherefed.data import sources
 from spherefed.errors import ConfigError, DataError, RunError
-from spherefed.experiment import Data, Experiment, find_experiment, read_experiment, with_settings
-from spherefed.recipes import RECIPES
+from spherefed.experiment import Data, Experiment, read_experiment, with_settings
+from spherefed.recipes import find_experiment
 from spherefed.report.summary import summarize
 from spherefed.runs.loading import load
 from spherefed.runs.runner import run, run_to_end
@@ -109,7 +109,7 @@ def test_deep_nesting_and_thousands_of_digits_in_files_are_config_errors(
 @pytest.mark.parametrize("name", ["a\0b", "a\0b.toml", "x/\0", "é\0"])
 def test_an_experiment_whose_name_contains_nul_is_a_config_error(name: str) -> None:
     with pytest.raises(ConfigError):
-        find_experiment(name, RECIPES)
+        find_experiment(name)
 
 
 @pytest.mark.parametrize("name", ["folder:~nobody-here/x", "arrays:~nobody-here/x.npz", "folder:a\0b", "arrays:a\0b"])

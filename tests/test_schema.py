@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 import pytest
 
 from spherefed.errors import ConfigError
-from spherefed.schema import differences, from_plain, suggest, to_plain, with_path, without_defaults
+from spherefed.schema import differences, from_plain, suggest, to_plain, with_path
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def test_a_value_is_written_and_read_as_json(value: Drawing, plain: dict[str, An
 
 @pytest.mark.parametrize(("value", "plain"), DRAWINGS)
 def test_what_equals_its_default_can_be_left_out_at_every_depth(value: Drawing, plain: dict[str, Any]) -> None:
-    short = without_defaults(value)
+    short = to_plain(value, defaults=False)
     assert from_plain(Drawing, short) == value
     assert short == (plain if value.name == "b" else {"name": "a", "shape": {"kind": "circle"}})
 

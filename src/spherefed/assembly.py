@@ -1,6 +1,7 @@
 """From an experiment to the parts that run it: data, partition, clients, the initial model. Used by every engine."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -24,7 +25,7 @@ from spherefed.experiment.own_parts import check_own_parts
 from spherefed.messages import ModelState
 from spherefed.nn.cached_encoder import feature_dataset, without_encoder
 from spherefed.nn.classifier import Classifier, check_features, on_device, unreadable_inputs
-from spherefed.nn.encoders import InMemoryEncoder, has_batch_norm
+from spherefed.nn.encoders import Encoder, InMemoryEncoder, has_batch_norm
 from spherefed.nn.frozen import Frozen
 from spherefed.nn.heads import RidgeStart
 from spherefed.nn.layers import frozen_tensors, prefers_channels_last
@@ -46,11 +47,12 @@ class Assembly:
     local_model: LocalModel
     features: Dataset | None = None
     """Cached features in place of the inputs, if the encoder is frozen; the local model then begins after it."""
-    config: ClientConfig = field(init=False)
 
-    def __post_init__(self) -> None:
+    @property
+    def config(self) -> ClientConfig:
+        """What every client of this experiment is configured with."""
         experiment = self.experiment
-        config = ClientConfig(
+        return ClientConfig(
             seed=experiment.seed,
             local=experiment.local,
             loss=experiment.loss,
@@ -66,7 +68,6 @@ class Assembly:
             # A frozen encoder sees every example as it is stored, with and without a cache.
             augment=None if experiment.model.frozen else self.dataset.augment,
         )
-        object.__setattr__(self, "config", config)
 
     @property
     def clients(self) -> Clients:
@@ -152,16 +153,20 @@ def build_parts(
     features = frozen_digest = None
     if experiment.model.frozen and not data.remote:
         frozen_digest = digest(frozen_tensors(classifier))
-        whole = classifier.encoder
-        features = feature_dataset(whole, to_plain(experiment.model.encoder), data, root_of(data_root))
-        if features is not None:
-            classifier.encoder = without_encoder(whole)
-            del whole
-            give_back_freed_memory()  # of the encoder's passes
+        features = _cache_features(experiment, classifier, data, root_of(data_root))
     local_model = build_local_model(experiment, classifier, frozen_digest=frozen_digest)
     if derived_state is not None:
         local_model.load_derived(derived_state)
     return Assembly(experiment, data, parts, local_model, features)
+
+
+def _cache_features(e: Experiment, classifier: Classifier, data: Dataset, root: Path) -> Dataset | None:
+    """The features of a frozen encoder in place of the inputs; the classifier then begins after the encoder."""
+    features = feature_dataset(classifier.encoder, to_plain(e.model.encoder), data, root)
+    if features is not None:
+        classifier.encoder = without_encoder(classifier.encoder)
+        give_back_freed_memory()  # of the encoder's passes
+    return features
 
 
 def check_can_train(experiment: Experiment, device: str = "cpu") -> None:
@@ -212,7 +217,9 @@ def build_classifier(
     """Encoder and head as the experiment says, initialised from its seed on the CPU, then moved to the device."""
     model = experiment.model
     with torch_stream(experiment.seed, Purpose.ENCODER), one_thread():
-        built = _build_encoder(experiment, input_shape, encoder)
+        built = model.encoder.build(input_shape) if encoder is None else _copied(model.encoder, encoder)
+        if model.frozen:
+            built = _frozen(built, experiment, input_shape)
         try:
             with torch.no_grad():
                 features = built.eval()(torch.zeros(1, *input_shape, dtype=getattr(torch, dtype)))
@@ -226,18 +233,16 @@ def build_classifier(
     return classifier if device == "cpu" else on_device(classifier, device)
 
 
-def _build_encoder(experiment: Experiment, input_shape: tuple[int, ...], given: nn.Module | None) -> nn.Module:
-    """The experiment's encoder or a copy of the given one, frozen and with feature map and adapter if it says so."""
-    model, wanted = experiment.model, experiment.model.encoder
-    if given is None:
-        encoder = wanted.build(input_shape)
-    elif isinstance(wanted, InMemoryEncoder):
-        encoder = wanted.copy(given)
-    else:
+def _copied(wanted: Encoder, given: nn.Module) -> nn.Module:
+    """A copy of the module that was passed in memory, if the experiment says so."""
+    if not isinstance(wanted, InMemoryEncoder):
         raise ConfigError(f"encoder= was given, but the experiment names the encoder {kind_of(wanted)!r}")
-    if not model.frozen:
-        return encoder
-    frozen = Frozen(encoder)
+    return wanted.copy(given)
+
+
+def _frozen(encoder: nn.Module, experiment: Experiment, input_shape: tuple[int, ...]) -> nn.Module:
+    """The encoder, frozen, and the feature map and the adapter that follow it if the experiment says so."""
+    model, frozen = experiment.model, Frozen(encoder)
     if model.feature_map is None and model.adapter is None:
         return frozen
     parts = nn.Sequential(frozen)

@@ -37,7 +37,7 @@ Options = tuple[tuple[str, Option], ...]
 MAX_WHOLE = 2**128
 """Whole numbers in experiments are smaller: seeds of random streams have up to 128 bits."""
 DEFAULT_IN_DIGESTS = "default in digests"
-"""Key in the metadata of a field whose default depends on others: the value that `without_defaults` leaves out."""
+"""Key in the metadata of a field whose default depends on others: the value that digests leave out."""
 SCALARS: dict[Any, str] = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
 """Names of plain types in error messages."""
 MAX_SHOWN = 200
@@ -69,41 +69,26 @@ def shown(value: object) -> str:
     return text if len(text) <= MAX_SHOWN else text[:MAX_SHOWN] + "…"
 
 
-def to_plain(value: Any) -> Any:
-    """Convert a dataclass to nested dicts, lists, strings and numbers."""
-    if is_dataclass(value) and not isinstance(value, type):
-        return _table(value, {f.name: getattr(value, f.name) for f in fields(value)}, to_plain)
-    if isinstance(value, tuple | list):
-        return [to_plain(item) for item in value]
-    return value
-
-
-def without_defaults(value: Any) -> Any:
-    """`to_plain` without the fields that equal their default: a field that is added later changes nothing.
+def to_plain(value: Any, *, defaults: bool = True) -> Any:
+    """Convert a dataclass to nested dicts, lists, strings and numbers, with or without fields that equal their default.
 
     >>> from spherefed.server.optimizers import ServerSgd
-    >>> without_defaults(ServerSgd(momentum=0.3))
+    >>> to_plain(ServerSgd(momentum=0.3), defaults=False)
     {'kind': 'sgd', 'momentum': 0.3}
     """
-    if is_dataclass(value) and not isinstance(value, type):
-        given = {f.name: getattr(value, f.name) for f in fields(value)}
-        defaults = {f.name: f.metadata.get(DEFAULT_IN_DIGESTS, _default(f)) for f in fields(value)}
-        return _table(value, {name: v for name, v in given.items() if v != defaults[name]}, without_defaults)
-    if isinstance(value, tuple | list):
-        return [without_defaults(item) for item in value]
-    return value
-
-
-def _table(value: Any, given: Mapping[str, Any], convert: Any) -> dict[str, Any]:
-    """The table of a dataclass: its kind, then these fields, converted."""
     if is_adapter(type(value)):
         return {"kind": value.kind} | {name: to_plain(option) for name, option in value.options}
+    if isinstance(value, tuple | list):
+        return [to_plain(item, defaults=defaults) for item in value]
+    if not is_dataclass(value) or isinstance(value, type):
+        return value
     table = {"kind": value.kind} if hasattr(value, "kind") else {}
-    owner: Any = type(value)
-    for name, child in given.items():
-        table[name] = convert(child)
-        if name in _open_fields(owner) and is_dataclass(child):
-            table[name] = {"kind": kind_of(child)} | {n: v for n, v in table[name].items() if n != "kind"}
+    for field in fields(value):
+        child = getattr(value, field.name)
+        if defaults or child != field.metadata.get(DEFAULT_IN_DIGESTS, _default(field)):
+            plain = table[field.name] = to_plain(child, defaults=defaults)
+            if is_dataclass(child) and field.name in _open_fields(type(value)):
+                table[field.name] = {"kind": kind_of(child)} | {n: v for n, v in plain.items() if n != "kind"}
     return table
 
 
@@ -233,7 +218,7 @@ def _completed(field: "Field[Any]", hint: Any, value: Any) -> Any:
     """A table of one dataclass with the fields that only the default of this field has, such as the rate of a refit."""
     if field.default_factory is MISSING or not isinstance(value, Mapping) or not is_dataclass(hint):
         return value
-    return {**without_defaults(field.default_factory()), **value}
+    return {**to_plain(field.default_factory(), defaults=False), **value}
 
 
 def _union_from(members: tuple[Any, ...], plain: Any, path: str) -> Any:
@@ -250,12 +235,16 @@ def _union_from(members: tuple[Any, ...], plain: Any, path: str) -> Any:
     if contract is not None and is_component_name(kind):
         table = {"kind": kind} if isinstance(plain, str) else plain
         return _own_from(contract, next(filter(is_adapter, members), None), table, path)
-    allowed = [*kinds, *(["none"] if type(None) in members else [])]
-    if contract is not None:
-        allowed.append("package.module:Name of your own")
+    raise _kind_error(members, kind, plain, path)
+
+
+def _kind_error(members: tuple[Any, ...], kind: Any, plain: Any, path: str) -> ConfigError:
+    allowed = [member.kind for member in members if hasattr(member, "kind") and not is_adapter(member)]
+    allowed += ["none"] if type(None) in members else []
+    allowed += [] if open_contract(members) is None else ["package.module:Name of your own"]
     if kind is None:
-        raise ConfigError(f"{path} needs a kind, got {shown(plain)}; allowed: {', '.join(allowed)}")
-    raise ConfigError(f"{path}.kind {shown(kind)} is unknown; {suggest(shown(kind)[1:-1], allowed)}")
+        return ConfigError(f"{path} needs a kind, got {shown(plain)}; allowed: {', '.join(allowed)}")
+    return ConfigError(f"{path}.kind {shown(kind)} is unknown; {suggest(shown(kind)[1:-1], allowed)}")
 
 
 def _own_from(contract: Any, adapter: Any, table: Mapping[str, Any], path: str) -> Any:

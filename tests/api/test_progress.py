@@ -10,8 +10,7 @@ from rich.console import Console
 from spherefed.api import progress
 from spherefed.api.progress import ProgressView
 from spherefed.engines.activity import ACTIVITY, CALIBRATION, TRAINING, Activity
-from spherefed.recipes.digits import digits
-from spherefed.recipes.one_shot import digits_one_shot
+from spherefed.recipes.experiments import digits, digits_one_shot
 from spherefed.runs.jobs import Job, Running
 from spherefed.runs.runner import Progress
 

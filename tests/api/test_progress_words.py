@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from spherefed.api.progress_words import clock_time, counted, short_label
-from spherefed.recipes.digits import digits
+from spherefed.recipes.experiments import digits
 from spherefed.runs.jobs import Job
 
 

@@ -9,7 +9,7 @@ import pytest
 from spherefed.cli.fields import experiment_fields
 from spherefed.data.sources import OTHERS
 from spherefed.experiment import Experiment, read_experiment
-from spherefed.recipes.digits import digits
+from spherefed.recipes.experiments import digits
 from spherefed.schema import to_plain
 from support.command_line import spherefed
 

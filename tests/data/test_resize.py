@@ -15,7 +15,7 @@ from spherefed.data.sources import load
 from spherefed.errors import ConfigError
 from spherefed.experiment import with_settings
 from spherefed.nn.encoders import ConvNet
-from spherefed.recipes.digits import digits
+from spherefed.recipes.experiments import digits
 
 
 def loop_mean(image: np.ndarray, size: int) -> np.ndarray:

@@ -17,7 +17,7 @@ import pytest
 
 from spherefed.errors import ConfigError, EngineError
 from spherefed.experiment import with_settings
-from spherefed.recipes.digits import digits
+from spherefed.recipes.experiments import digits
 from spherefed.runs.runner import Engine, run_to_end
 from support.namespace import alone, why_impossible
 
@@ -87,7 +87,7 @@ WHERE = """
 from contextlib import closing
 from spherefed.assembly import assemble
 from spherefed.engines.ray import RayFleet
-from spherefed.recipes.digits import digits
+from spherefed.recipes.experiments import digits
 with closing(RayFleet(assemble(digits()), 4, address="auto")) as fleet:
     print("nodes", *fleet.nodes)
 """

@@ -23,18 +23,17 @@ from spherefed.experiment import (
     experiment_from_json,
     experiment_from_mapping,
     experiment_to_json,
-    find_experiment,
     read_experiment,
     with_settings,
 )
 from spherefed.losses import CrossEntropy, MeanSquaredError
 from spherefed.nn.encoders import Mlp
 from spherefed.nn.heads import FixedRandom, Learned, Orthonormal
-from spherefed.recipes.digits import digits
+from spherefed.recipes.experiments import digits
 from spherefed.runs import environment
 from spherefed.runs.environment import NUMERICS_VERSION
 from spherefed.runs.runner import run, run_to_end
-from spherefed.schema import differences, from_plain, to_plain, with_path, without_defaults
+from spherefed.schema import differences, from_plain, to_plain, with_path
 from spherefed.server.algorithms import Algorithm, fedavgm
 from spherefed.server.optimizers import ServerSgd
 from spherefed.server.schedules import Constant, Cosine, MultiStep
@@ -272,8 +271,6 @@ def test_an_experiment_is_read_alike_from_toml_json_and_a_folder(tmp_path: Path)
     assert read_experiment(toml) == tiny()
     assert read_experiment(tmp_path / "experiment.json") == tiny()
     assert read_experiment(tmp_path) == tiny()
-    assert find_experiment(str(toml), {}) == tiny()
-    assert find_experiment("tiny", {"tiny": tiny}) == tiny()
 
 
 @pytest.mark.parametrize(
@@ -296,11 +293,9 @@ def test_files_that_hold_no_experiment_are_refused_by_name(
     assert name in str(caught.value)
 
 
-def test_files_and_recipes_that_are_not_there_are_refused(tmp_path: Path) -> None:
+def test_files_that_are_not_there_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot read"):
         read_experiment(tmp_path / "none.toml")
-    with pytest.raises(ConfigError, match="did you mean 'digits'"):
-        find_experiment("digts", {"digits": tiny})
 
 
 def test_differences_name_the_path_and_both_values() -> None:
@@ -341,7 +336,7 @@ def test_every_change_of_a_value_changes_the_digest() -> None:
 
 def test_what_is_left_out_of_a_digest_is_the_default_when_it_is_read_again() -> None:
     experiment = tiny(algorithm=fedavgm(0.3), data=Data(name="digits", held_out=0.2), personalization=LocalFfc())
-    assert experiment_from_json(json.dumps(without_defaults(experiment))) == experiment
+    assert experiment_from_json(json.dumps(to_plain(experiment, defaults=False))) == experiment
     assert experiment_from_json(experiment_to_json(experiment)) == experiment
 
 
@@ -391,7 +386,7 @@ def test_a_drift_correction_is_weighed_as_published_unless_weights_are_given() -
 
 def test_weights_as_published_leave_the_digests_of_earlier_versions() -> None:
     by_clients = Algorithm(correction=Scaffold())
-    assert without_defaults(by_clients) == {"weigh": "clients", "correction": {"kind": "scaffold"}}
+    assert to_plain(by_clients, defaults=False) == {"weigh": "clients", "correction": {"kind": "scaffold"}}
     by_examples = Algorithm(correction=Scaffold(), weigh="examples")
-    assert without_defaults(by_examples) == {"correction": {"kind": "scaffold"}}
-    assert without_defaults(Algorithm()) == without_defaults(Algorithm(weigh="examples")) == {}
+    assert to_plain(by_examples, defaults=False) == {"correction": {"kind": "scaffold"}}
+    assert to_plain(Algorithm(), defaults=False) == to_plain(Algorithm(weigh="examples"), defaults=False) == {}

@@ -10,7 +10,7 @@ import pytest
 from spherefed.errors import ConfigError
 from spherefed.experiment.own_parts import check_own_parts
 from spherefed.experiment.reading import _advice
-from spherefed.recipes.digits import digits
+from spherefed.recipes.experiments import digits
 
 SOURCE = """
 from dataclasses import dataclass

@@ -11,7 +11,7 @@ from spherefed.calibration import FfcGcv
 from spherefed.errors import ConfigError, DataError
 from spherefed.experiment import Data, Experiment, Model
 from spherefed.nn.encoders import EfficientNetLite0
-from spherefed.recipes.one_shot import cifar100_one_shot
+from spherefed.recipes.experiments import cifar100_one_shot
 
 
 def test_the_normalization_of_bytes_is_that_of_the_weights() -> None:

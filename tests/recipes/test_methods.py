@@ -9,7 +9,7 @@ from spherefed.errors import ConfigError
 from spherefed.experiment import Experiment
 from spherefed.losses import CrossEntropy, MeanSquaredError
 from spherefed.nn.heads import FixedRandom, Learned, Orthonormal
-from spherefed.recipes.digits import digits
+from spherefed.recipes.experiments import digits
 from spherefed.recipes.methods import BASES, OVERLAYS, methods, tuning_key, with_base
 
 WRITTEN_OUT = {

@@ -15,7 +15,7 @@ from spherefed.data.examples import Examples
 from spherefed.data.partition import Iid
 from spherefed.errors import ConfigError
 from spherefed.experiment import experiment_from_mapping
-from spherefed.recipes import RECIPES, read_tuned, tuned
+from spherefed.recipes import RECIPES, find_experiment, read_tuned, tuned
 from spherefed.recipes.methods import BASES, OVERLAYS
 from spherefed.runs.runner import run_to_end
 from spherefed.schema import to_plain
@@ -77,6 +77,15 @@ def test_a_recipe_is_a_value_that_comes_back_from_plain_data(name: str) -> None:
     recipe = RECIPES[name]()
     assert recipe == RECIPES[name]()
     assert experiment_from_mapping(json.loads(json.dumps(to_plain(recipe)))) == recipe
+
+
+def test_an_experiment_is_found_by_the_name_of_a_recipe_or_by_a_path_and_gets_the_settings(tmp_path: Path) -> None:
+    digits = RECIPES["digits"]()
+    (tmp_path / "experiment.json").write_text(json.dumps(to_plain(digits)))
+    assert find_experiment("digits") == find_experiment(str(tmp_path)) == digits
+    assert find_experiment(str(tmp_path / "experiment.json"), ["rounds=3"]) == replace(digits, rounds=3)
+    with pytest.raises(ConfigError, match="did you mean 'digits'"):
+        find_experiment("digts")
 
 
 @pytest.mark.parametrize("recipe", ["digits", "cifar100"])

@@ -15,7 +15,7 @@ from spherefed.cli import main
 from spherefed.client.personalization import FineTune
 from spherefed.experiment import Experiment, with_settings
 from spherefed.files import read_tensors
-from spherefed.recipes.digits import digits
+from spherefed.recipes.experiments import digits
 from spherefed.recipes.methods import plain
 from spherefed.recipes.personal import PERSONAL, personal_methods
 from spherefed.report.personal import personal_rows

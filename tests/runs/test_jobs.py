@@ -15,7 +15,7 @@ import pytest
 from spherefed.calibration import Ffc
 from spherefed.errors import ConfigError, DataError
 from spherefed.experiment import Experiment, with_settings
-from spherefed.recipes.digits import digits
+from spherefed.recipes.experiments import digits
 from spherefed.recipes.methods import methods
 from spherefed.runs.comparison import compare, comparison_jobs
 from spherefed.runs.directory import RunDirectory

@@ -7,7 +7,7 @@ import pytest
 
 from spherefed.errors import ConfigError
 from spherefed.experiment import Experiment
-from spherefed.recipes.digits import digits
+from spherefed.recipes.experiments import digits
 from spherefed.runs import tuning
 from spherefed.runs.jobs import Watch
 from spherefed.runs.runner import Engine

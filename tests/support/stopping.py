@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from spherefed.cli import main as command_line
+from spherefed.cli import signals
 from spherefed.client import handle as client
-from spherefed.runs import signals
 from support.dying import experiment
 from support.small import blobs, save_arrays
 

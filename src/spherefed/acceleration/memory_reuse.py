@@ -43,13 +43,11 @@ def give_back_freed_memory() -> None:
 def _set(*, trim: int, mmap: int) -> bool:
     """Whether there is something to set."""
     library = ctypes.CDLL(None) if os.name == "posix" else None
-    if library is None or not hasattr(library, "mallopt") or _has_own_words():
+    if library is None or not hasattr(library, "mallopt"):
+        return False
+    by_name = any(name in os.environ for name in ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"))
+    if by_name or "glibc.malloc." in os.environ.get("GLIBC_TUNABLES", ""):  # the environment says how it is to be run
         return False
     if not library.mallopt(_MMAP_THRESHOLD, mmap):
         library.mallopt(_MMAP_THRESHOLD, _USUAL_MMAP)
     return bool(library.mallopt(_TRIM_THRESHOLD, trim))
-
-
-def _has_own_words() -> bool:
-    named = any(name in os.environ for name in ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"))
-    return named or "glibc.malloc." in os.environ.get("GLIBC_TUNABLES", "")

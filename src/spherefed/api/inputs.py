@@ -15,7 +15,7 @@ from spherefed.data.in_memory import clients_in_memory, dataset_in_memory
 from spherefed.data.partition import Natural, Partition
 from spherefed.data.sources import Dataset
 from spherefed.errors import ConfigError
-from spherefed.experiment import Experiment, find_experiment, with_fields
+from spherefed.experiment import Experiment, with_fields
 from spherefed.nn.encoders import InMemoryEncoder
 from spherefed.recipes.methods import Settings, tuning_key, with_method
 from spherefed.runs.runner import Engine
@@ -136,7 +136,7 @@ def recipe(source: str | Path, /, method: str | None = None, **changes: Any) -> 
     if not isinstance(source, str | Path):
         raise ConfigError(f"recipe must be a name or a path, got {source!r}; allowed: {', '.join(recipes.RECIPES)}")
     source = str(source)
-    experiment = find_experiment(source, recipes.RECIPES)
+    experiment = recipes.find_experiment(source)
     if method is not None:
         check_methods([method])
         experiment = with_method(experiment, method, recipes.tuned(source))

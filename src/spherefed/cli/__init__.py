@@ -15,7 +15,9 @@ from spherefed.cli.options import example
 from spherefed.cli.report import report
 from spherefed.cli.reproduce import reproduce
 from spherefed.cli.runs import runs
+from spherefed.cli.signals import Terminated
 from spherefed.cli.tune import tune
+from spherefed.errors import CalibrationError, ClientError, EngineError, FederationError, SpherefedError
 
 FAILED, USER_ERROR, INTERRUPTED, TERMINATED = 1, 2, 130, 143
 """Exit codes: a failure while running, wrong input, Ctrl-C and SIGTERM (128 + signal, by the convention of shells)."""
@@ -23,29 +25,32 @@ FAILED, USER_ERROR, INTERRUPTED, TERMINATED = 1, 2, 130, 143
 
 def main() -> None:
     """The entry point: errors print one line, and the exit code says what kind of error it was."""
-    from spherefed.errors import CalibrationError, ClientError, EngineError, FederationError, SpherefedError
-    from spherefed.runs.signals import Terminated
-
     try:
         commands(prog_name="spherefed", standalone_mode=False)
     except click.exceptions.Exit as stop:
         sys.exit(stop.exit_code)
-    except click.ClickException as error:
+    except (click.ClickException, click.Abort, SpherefedError, OSError, KeyboardInterrupt) as error:
+        sys.exit(_report(error))
+
+
+def _report(error: BaseException) -> int:
+    """Print what ended the command; the exit code."""
+    if isinstance(error, click.ClickException):
         context = getattr(error, "ctx", None)
         hint = "" if context is None else f" See `{context.command_path} --help`."
         click.echo(f"error: {' '.join(error.format_message().split())}{hint}", err=True)
-        sys.exit(error.exit_code)
-    except SpherefedError as error:
+        return error.exit_code
+    if isinstance(error, SpherefedError):
         click.echo(f"error: {error}", err=True)
         failed = isinstance(error, CalibrationError | ClientError | EngineError | FederationError)
-        sys.exit(FAILED if failed else USER_ERROR)
-    except OSError as error:  # such as a full disk or a read-only folder: the system's message and the file
+        return FAILED if failed else USER_ERROR
+    if isinstance(error, OSError):  # such as a full disk or a read-only folder: the system's message and the file
         click.echo(f"error: {error.strerror or error}{f': {error.filename}' if error.filename else ''}", err=True)
-        sys.exit(FAILED)
-    except (KeyboardInterrupt, click.Abort) as stop:  # click raises Abort from KeyboardInterrupt
-        terminated = isinstance(stop, Terminated) or isinstance(stop.__cause__, Terminated)
-        click.echo("terminated" if terminated else "interrupted", err=True)
-        sys.exit(TERMINATED if terminated else INTERRUPTED)
+        return FAILED
+    # Ctrl-C or SIGTERM; click raises Abort from KeyboardInterrupt.
+    terminated = isinstance(error, Terminated) or isinstance(error.__cause__, Terminated)
+    click.echo("terminated" if terminated else "interrupted", err=True)
+    return TERMINATED if terminated else INTERRUPTED
 
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from spherefed.cli.options import DATA_ROOT, JSON, SET, example, find_experiment
+from spherefed.cli.options import DATA_ROOT, JSON, SET, example
 from spherefed.cli.output import print_json
 
 
@@ -111,6 +111,7 @@ def partition(
     from spherefed.assembly import load_data, split_data
     from spherefed.data.heterogeneity import heterogeneity
     from spherefed.data.partition import write_partition
+    from spherefed.recipes import find_experiment
     from spherefed.report.heatmap import heterogeneity_lines, terminal_heatmap, write_heatmap
 
     resolved = find_experiment(experiment, settings)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from spherefed.cli.options import SET, example, find_experiment
+from spherefed.cli.options import SET, example
 from spherefed.cli.output import DEFAULT_WIDTH, print_summary
 
 FOLDER = click.argument("folder", type=click.Path(path_type=Path, file_okay=False, exists=True))
@@ -155,6 +155,7 @@ def run(
     from spherefed.deployment import control
     from spherefed.deployment.server import RunRequest
     from spherefed.experiment import experiment_to_json
+    from spherefed.recipes import find_experiment
     from spherefed.runs.comparison import rounds_before
 
     resolved = find_experiment(experiment, settings)

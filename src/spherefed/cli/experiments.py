@@ -1,8 +1,10 @@
 """Commands that run experiments and evaluate runs."""
 
-from dataclasses import replace
+from collections.abc import Callable
+from contextlib import nullcontext
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ParamSpec
 
 import click
 
@@ -18,30 +20,49 @@ from spherefed.cli.options import (
     comparison_options,
     engine_options,
     example,
-    find_experiment,
-    performance_options,
 )
-from spherefed.cli.output import (
-    note_divergence,
-    print_json,
-    print_result,
-    resumable,
-    tracking,
-)
+from spherefed.cli.output import note_divergence, print_json, print_result
 from spherefed.cli.report import show_runs
 from spherefed.cli.settings import (
     apply_method_settings,
     apply_shared_settings,
+    find_method,
     note_untuned,
     split_settings,
     tuned_values_of,
 )
+from spherefed.cli.signals import resumable
 
 if TYPE_CHECKING:
     from spherefed.experiment import Experiment
     from spherefed.runs.runner import Engine
 
 OVERLAY_NAMES = "ffc, ffc-gcv, ccvr, oracle, babu, spherefed, one-shot"
+
+P = ParamSpec("P")
+
+
+def performance_options(command: Callable[P, None]) -> Callable[P, None]:
+    """--compile, --precision: shortcuts for fields of the experiment. They are fields because they change rounding."""
+
+    @wraps(command)
+    def with_settings(*args: P.args, **kwargs: P.kwargs) -> None:
+        given: list[str] = ["compile=true"] if kwargs.pop("compile_") else []
+        if precision := kwargs.pop("precision"):
+            given.append(f"precision={precision}")
+        kwargs["settings"] = (*given, *kwargs["settings"])  # type: ignore[misc]
+        command(*args, **kwargs)
+
+    for option in (
+        click.option(
+            "--precision",
+            type=click.Choice(["fp32", "bf16"]),
+            help="Precision of forward and backward passes; same as --set precision=…",
+        ),
+        click.option("--compile", "compile_", is_flag=True, help="Use torch.compile; same as --set compile=true."),
+    ):
+        with_settings = option(with_settings)
+    return with_settings
 
 
 @click.command(
@@ -73,34 +94,32 @@ def run(
     out: Path | None,
     resume: bool,
     track: str | None,
-    keep_client_statistics: bool,
     as_json: bool,
-    engine: "Engine",
+    **computing: Any,
 ) -> None:
     """Run one EXPERIMENT: the name of a recipe, a TOML or JSON file, or an earlier run directory."""
     from spherefed.api.progress import show_progress
+    from spherefed.recipes import find_experiment
     from spherefed.runs import runner
     from spherefed.runs.comparison import rounds_before
     from spherefed.runs.directory import read_json
+    from spherefed.tracking.following import tracked
 
-    tuned = {} if method is None else tuned_values_of(experiment, None, list(settings))
-    resolved = find_experiment(experiment, settings, method, tuned)
-    if method is not None:
-        given = [method] if any(s.startswith("local.lr=") for s in settings) else []
-        note_untuned({method: resolved}, tuned, given, experiment)
+    engine = runner.Engine(**computing)
+    resolved = find_experiment(experiment, settings) if method is None else find_method(experiment, method, settings)
     out = out or Path("runs") / f"{resolved.name}-seed{resolved.seed}-{resolved.digest()[:8]}"
-    engine = replace(engine, keep_client_statistics=keep_client_statistics)
     label = f"{resolved.name}, seed {resolved.seed}"
     before = rounds_before([out]) if resume else {}
     with (
         resumable(out),
-        tracking(track, out) as follow,
+        nullcontext() if track is None else tracked(track, out) as follow,
         show_progress(label, resolved.rounds, completed=before, lines=True) as view,
     ):
         activity = view.watch_run(resolved, out)
         for progress in runner.run(resolved, out, engine=engine, resume=resume, activity=activity):
             view.advance(out, progress)
-            follow(out)
+            if follow is not None:
+                follow(out)
     note_divergence([out])
     result = read_json(out / "result.json")
     if as_json:
@@ -151,13 +170,16 @@ def compare(
     tuned: Path | None,
     out: Path | None,
     resume: bool,
-    engine: "Engine",
+    **computing: Any,
 ) -> None:
     """Compare methods on the same partitions of EXPERIMENT (default: digits); print a table and write a page."""
     from spherefed.errors import ConfigError
+    from spherefed.recipes import find_experiment
     from spherefed.recipes.methods import with_method
     from spherefed.report.summary import check_metric
+    from spherefed.runs.runner import Engine
 
+    engine = Engine(**computing)
     check_metric(metric)
     listed = _names(names) if names is not None else [base, *(f"{base}+{name}" for name in _names(overlays))]
     if not listed:
@@ -194,11 +216,14 @@ def personalize(
     tuned: Path | None,
     out: Path | None,
     resume: bool,
-    engine: "Engine",
+    **computing: Any,
 ) -> None:
     """Compare personalised methods (Table 8) on pooled data of EXPERIMENT; 15 % of each client's data are held out."""
+    from spherefed.recipes import find_experiment
     from spherefed.recipes.personal import personal_methods
+    from spherefed.runs.runner import Engine
 
+    engine = Engine(**computing)
     shared, per_method = split_settings(settings)
     tuned_values = tuned_values_of(experiment, tuned, shared)
     built = apply_shared_settings(personal_methods(find_experiment(experiment, shared), tuned_values), shared)
@@ -252,6 +277,7 @@ def _run_methods(
     from spherefed.api.progress import show_progress
     from spherefed.errors import ConfigError
     from spherefed.runs import comparison
+    from spherefed.tracking.following import tracked
 
     if resume and out is None:
         raise ConfigError("--resume needs --out, the folder of the comparison to continue")
@@ -262,11 +288,12 @@ def _run_methods(
     total = comparison.num_steps(built, seeds)
     with (
         resumable(out),
-        tracking(track, out) as follow,
+        nullcontext() if track is None else tracked(track, out) as follow,
         show_progress(name, total, completed=before, lines=True) as view,
     ):
         for step in comparison.compare(built, seeds, out, engine=engine, resume=resume, jobs=jobs, watch=view.watch):
             view.advance(step.out, step.progress)
-            follow(step.out)
+            if follow is not None:
+                follow(step.out)
     note_divergence(sorted(path.parent for path in out.glob("*/*/result.json")))
     return out

@@ -1,15 +1,10 @@
 """Options that several commands share, and the examples in their help."""
 
 from collections.abc import Callable
-from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec
+from typing import ParamSpec
 
 import click
-
-if TYPE_CHECKING:
-    from spherefed.experiment import Experiment
-    from spherefed.recipes.methods import Settings
 
 P = ParamSpec("P")
 
@@ -36,7 +31,7 @@ JOBS = click.option(
 
 
 def engine_options(command: Callable[P, None]) -> Callable[P, None]:
-    """--engine, --workers, --device, --data-root and so on: how to compute, which is not part of the experiment."""
+    """--engine, --workers, --device, --data-root and so on: fields of `Engine`, which is not part of the experiment."""
     for option in (
         DATA_ROOT,
         click.option(
@@ -70,41 +65,7 @@ def engine_options(command: Callable[P, None]) -> Callable[P, None]:
         ),
     ):
         command = option(command)
-
-    @wraps(command)
-    def with_engine(*args: P.args, **kwargs: P.kwargs) -> None:
-        from spherefed.runs.runner import Engine
-
-        given: dict[str, Any] = {
-            name: kwargs.pop(name) for name in ("kind", "workers", "address", "device", "data_root", "checkpoint_every")
-        }
-        kwargs["engine"] = Engine(**given)
-        command(*args, **kwargs)
-
-    return with_engine
-
-
-def performance_options(command: Callable[P, None]) -> Callable[P, None]:
-    """--compile, --precision: shortcuts for fields of the experiment. They are fields because they change rounding."""
-
-    @wraps(command)
-    def with_settings(*args: P.args, **kwargs: P.kwargs) -> None:
-        given: list[str] = ["compile=true"] if kwargs.pop("compile_") else []
-        if precision := kwargs.pop("precision"):
-            given.append(f"precision={precision}")
-        kwargs["settings"] = (*given, *kwargs["settings"])  # type: ignore[misc]
-        command(*args, **kwargs)
-
-    for option in (
-        click.option(
-            "--precision",
-            type=click.Choice(["fp32", "bf16"]),
-            help="Precision of forward and backward passes; same as --set precision=…",
-        ),
-        click.option("--compile", "compile_", is_flag=True, help="Use torch.compile; same as --set compile=true."),
-    ):
-        with_settings = option(with_settings)
-    return with_settings
+    return command
 
 
 def comparison_options(command: Callable[P, None]) -> Callable[P, None]:
@@ -155,15 +116,3 @@ METHOD = click.option(
     metavar="BASE[+OVERLAY]",
     help="Method by name, such as fedprox+spherefed, with the recipe's tuned values; --set changes fields after it.",
 )
-
-
-def find_experiment(
-    name: str, settings: "tuple[str, ...] | list[str]", method: str | None = None, tuned: "Settings | None" = None
-) -> "Experiment":
-    """The experiment of this name with a method and its tuned values, and then with these settings."""
-    from spherefed.experiment import find_experiment, with_settings
-    from spherefed.recipes import RECIPES
-    from spherefed.recipes.methods import with_method
-
-    found = find_experiment(name, RECIPES)
-    return with_settings(found if method is None else with_method(found, method, tuned or {}), settings)

@@ -1,8 +1,7 @@
-"""Output of commands: tables, progress, and the hint after Ctrl-C."""
+"""Output of commands: tables, results and notes."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -81,28 +80,3 @@ def summary_rows(runs: list[Path], metric: str = "accuracy") -> list[dict[str, A
         for summary in read_report(runs, metric=metric).summaries
         for row in summary.rows
     ]
-
-
-def tracking(kind: str | None, out: Path) -> AbstractContextManager[Callable[[Path], None]]:
-    """A function that tells the tracker of --track about new rounds; without one it does nothing."""
-    if kind is None:
-        return nullcontext(lambda run: None)
-    from spherefed.tracking.following import tracked
-
-    return tracked(kind, out)
-
-
-@contextmanager
-def resumable(out: Path) -> Iterator[None]:
-    """Save the last whole round after Ctrl-C or SIGTERM, and print how to continue if there is a checkpoint."""
-    from spherefed.runs.signals import terminable
-
-    try:
-        with terminable():
-            yield
-    except KeyboardInterrupt:
-        if any(out.glob("**/checkpoint.safetensors")):
-            click.echo(
-                f"the last checkpoint is saved; to continue, give the same command with --out {out} --resume", err=True
-            )
-        raise

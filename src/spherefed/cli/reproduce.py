@@ -7,6 +7,7 @@ import click
 
 from spherefed.cli.options import DATA_ROOT, JOBS, example
 from spherefed.cli.output import DEFAULT_WIDTH
+from spherefed.cli.signals import terminable
 
 if TYPE_CHECKING:
     from spherefed.reproduce.item import Item
@@ -107,7 +108,6 @@ def _train(
     from spherefed.reproduce.campaign import plan_campaign, run_campaign
     from spherefed.reproduce.store import Store
     from spherefed.reproduce.writing import EXPERIMENTS
-    from spherefed.runs.signals import terminable
 
     store = Store(out / scale.name / EXPERIMENTS)
     campaign = plan_campaign(items, seeds, store, runs)
@@ -126,7 +126,6 @@ def _tune(name: str, scale: "Scale", seeds: int, out: Path, runs: Path, engine: 
     from spherefed.reproduce.rates import rate_search
     from spherefed.reproduce.store import Store
     from spherefed.reproduce.writing import EXPERIMENTS
-    from spherefed.runs.signals import terminable
 
     search = rate_search(name, scale, seeds, Store(out / scale.name / EXPERIMENTS))
     # Grids may grow, so the total is a lower bound.

@@ -36,6 +36,19 @@ def apply_shared_settings(built: "dict[str, Experiment]", settings: list[str]) -
     return {name: with_settings(experiment, algorithms) for name, experiment in built.items()}
 
 
+def find_method(recipe: str, method: str, settings: tuple[str, ...]) -> "Experiment":
+    """The experiment of this name with a method and its tuned values, and then with these settings."""
+    from spherefed.experiment import with_settings
+    from spherefed.recipes import find_experiment
+    from spherefed.recipes.methods import with_method
+
+    tuned = tuned_values_of(recipe, None, list(settings))
+    found = with_settings(with_method(find_experiment(recipe), method, tuned), settings)
+    given = [method] if any(s.startswith("local.lr=") for s in settings) else []
+    note_untuned({method: found}, tuned, given, recipe)
+    return found
+
+
 def note_untuned(
     built: "dict[str, Experiment]", tuned: "Settings", given: Collection[str] = (), recipe: str | None = None
 ) -> None:

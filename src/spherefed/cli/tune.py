@@ -1,15 +1,12 @@
 """The command that chooses hyper-parameters."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import click
 
-from spherefed.cli.options import BASE_NAMES, SET, engine_options, example, find_experiment
+from spherefed.cli.options import BASE_NAMES, SET, engine_options, example
 from spherefed.cli.settings import apply_shared_settings, read_grids
-
-if TYPE_CHECKING:
-    from spherefed.runs.runner import Engine
 
 
 @click.command(
@@ -52,15 +49,18 @@ def tune(
     seeds: int,
     out: Path,
     settings: tuple[str, ...],
-    engine: "Engine",
+    **computing: Any,
 ) -> None:
     """Choose values on a validation split. Each method has a grid of the same size, extended if an edge is best."""
     from spherefed.api.progress import show_progress
     from spherefed.errors import ConfigError
+    from spherefed.recipes import find_experiment
     from spherefed.recipes.methods import CALIBRATION_OVERLAYS, methods
     from spherefed.runs import tuning
     from spherefed.runs.directory import write_json
+    from spherefed.runs.runner import Engine
 
+    engine = Engine(**computing)
     names = [name.strip() for name in overlays.split(",") if name.strip()]
     if calibrating := [name for name in names if name in CALIBRATION_OVERLAYS]:
         raise ConfigError(

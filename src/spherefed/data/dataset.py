@@ -38,11 +38,11 @@ class Dataset:
 
     def __post_init__(self) -> None:
         for part, examples in () if self.remote else (("train", self.train), ("test", self.test)):
-            check_examples(examples, num_classes=len(self.classes), where=f"data set {self.name!r}, {part} part")
-        shapes = tuple(self.train.inputs.shape[1:]), tuple(self.test.inputs.shape[1:])
-        if shapes[0] != shapes[1]:
+            check_examples(examples, num_classes=self.num_classes, where=f"data set {self.name!r}, {part} part")
+        test_shape = tuple(self.test.inputs.shape[1:])
+        if test_shape != self.input_shape:
             raise DataError(
-                f"data set {self.name!r}: training inputs have shape {shapes[0]}, test inputs {shapes[1]}; "
+                f"data set {self.name!r}: training inputs have shape {self.input_shape}, test inputs {test_shape}; "
                 "both parts need the same shape"
             )
 

@@ -1,4 +1,4 @@
-"""Read experiments from recipes, TOML, JSON and run directories, and change them by `--set path=value`."""
+"""Read experiments from TOML, JSON and run directories, and change them by `--set path=value`."""
 
 import json
 import re
@@ -12,7 +12,7 @@ from spherefed.components import is_component_name
 from spherefed.errors import ConfigError
 from spherefed.experiment.values import Experiment
 from spherefed.files import parse_json
-from spherefed.schema import from_plain, shown, suggest, to_plain, with_path
+from spherefed.schema import from_plain, shown, to_plain, with_path
 
 MAX_DEPTH = 20
 """Dots in the path of a setting."""
@@ -121,16 +121,6 @@ def read_experiment(path: Path) -> Experiment:
         return experiment_from_mapping(plain)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
-
-
-def find_experiment(name: str, recipes: Mapping[str, Any]) -> Experiment:
-    """A recipe by name, or a file or run directory by path."""
-    if name in recipes:
-        experiment: Experiment = recipes[name]()
-        return experiment
-    if name.endswith((".toml", ".json")) or "/" in name or ("\0" not in name and Path(name[:4096]).exists()):
-        return read_experiment(Path(name))
-    raise ConfigError(f"no recipe, file or run directory {shown(name)}; {suggest(name[:100], recipes)}")
 
 
 def _value(text: str) -> Any:

@@ -10,20 +10,22 @@ from spherefed.calibration import Calibration
 from spherefed.client.batch_statistics import BatchStatistics
 from spherefed.client.personalization import Personalization
 from spherefed.client.training import LocalTraining
-from spherefed.data.partition import Dirichlet, Partitioner
+from spherefed.data.partition import Dirichlet, Partitioner, Sites
 from spherefed.data.shared_format import SharedFormat
 from spherefed.data.sources import is_own_source
 from spherefed.errors import ConfigError
-from spherefed.experiment.checks import check_experiment
+from spherefed.experiment import checks
 from spherefed.field_types import check_types
 from spherefed.losses import CrossEntropy, Loss, has_per_example
 from spherefed.nn.encoders import Encoder, Mlp
 from spherefed.nn.feature_maps import FeatureMap
-from spherefed.nn.heads import Head, Learned
-from spherefed.schema import kind_of, own_components, without_defaults
+from spherefed.nn.heads import Head, Learned, RidgeStart
+from spherefed.schema import kind_of, own_components, shown, to_plain
 from spherefed.server.algorithms import Algorithm
 from spherefed.server.reply_checks import Limits
 from spherefed.server.schedules import Cosine, Schedule
+
+MAX_ROUNDS = 10**6
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -171,7 +173,8 @@ class Experiment:
 
     def __post_init__(self) -> None:
         check_types(self)
-        check_experiment(self)
+        _check_numbers(self)
+        _check_parts(self)
 
     @property
     def shared_format(self) -> SharedFormat:
@@ -216,7 +219,7 @@ class Experiment:
 
     def digest(self) -> str:
         """SHA-256 of the fields that differ from their defaults: a new field does not change the digest of old runs."""
-        return hashlib.sha256(json.dumps(without_defaults(self), sort_keys=True).encode()).hexdigest()
+        return hashlib.sha256(json.dumps(to_plain(self, defaults=False), sort_keys=True).encode()).hexdigest()
 
     def own_components(self) -> tuple[str, ...]:
         """The names of the user's own components, `package.module:Name`."""
@@ -240,6 +243,52 @@ class Experiment:
     def with_lr(self, lr: float) -> "Experiment":
         """The experiment with this local learning rate."""
         return replace(self, local=replace(self.local_training, lr=lr))
+
+
+def _check_numbers(e: Experiment) -> None:
+    """Raise a ConfigError for a name or a number that is not allowed."""
+    if not 0 < len(e.name) <= 100 or "/" in e.name or e.name[0] == "." or not e.name.isprintable():
+        raise ConfigError(f"name must be a plain word for a folder, got {shown(e.name)}; for example 'mine'")
+    if e.rounds > MAX_ROUNDS:
+        raise ConfigError(f"rounds must be at most {MAX_ROUNDS}, got {shown(e.rounds)}")
+    for name, least in (("rounds", 0), ("seed", 0), ("min_samples", 1), ("evaluate_every", 1)):
+        if getattr(e, name) < least:
+            raise ConfigError(f"{name} must be at least {least}, got {shown(getattr(e, name))}")
+    if e.calibrate_every is not None:
+        checks.check_calibrate_every(e)
+    if e.cohort is not None and not 1 <= e.cohort <= e.partition.clients:
+        raise ConfigError(f"cohort must be between 1 and the number of clients, {e.partition.clients}; got {e.cohort}")
+    if e.deadline is not None and not 0 < e.deadline < float("inf"):
+        raise ConfigError(f"deadline must be a positive number of seconds or none, got {e.deadline}")
+    if not 0 <= e.quorum <= 1:
+        raise ConfigError(f"quorum must be between 0 and 1, got {e.quorum}")
+
+
+def _check_parts(e: Experiment) -> None:
+    """Raise a ConfigError for parts that do not go together."""
+    head_epochs = 0 if e.local is None else e.local.head_epochs
+    if e.rounds and e.local is None:
+        raise ConfigError("local is required: only an experiment with rounds = 0 trains nothing")
+    if e.model.frozen:
+        checks.check_frozen(e)
+    if not e.rounds:
+        checks.check_without_rounds(e)
+    elif isinstance(e.model.head, RidgeStart):
+        checks.check_ridge_start(e)
+    if e.local is not None and e.algorithm.normalize_steps and e.algorithm.prox_mu:  # no schedule rises above local.lr
+        checks.check_normalizable(e.local.lr, e.local.momentum, e.algorithm.prox_mu)
+    if e.algorithm.share != "all" or head_epochs:
+        checks.check_private_parts(e, head_epochs)
+    if e.personalization is not None:
+        checks.check_personalization(e)
+    if e.model.batch_statistics != "average":
+        checks.check_batch_statistics(e)
+    if e.stack is not None and e.stack < 0:
+        raise ConfigError(f"stack must not be negative, got {e.stack}")
+    if e.stack and (which := e.stacking_blocker):
+        raise ConfigError(f"stack = {e.stack} does not go with {which}; use stack = 0")
+    if e.data.name == checks.SITES or isinstance(e.partition, Sites):
+        checks.check_sites(e)
 
 
 def fields_after_training(calibrate_every: int | None) -> tuple[str, ...]:

@@ -1,27 +1,15 @@
 """Experiments by name, and the methods to compare on them."""
 
-from collections.abc import Callable
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
 from spherefed.errors import ConfigError
-from spherefed.experiment import Experiment
 from spherefed.files import parse_json
-from spherefed.recipes.digits import digits
-from spherefed.recipes.images import cifar10, cifar100, fashion_mnist, tiny_imagenet
+from spherefed.recipes.experiments import RECIPES, find_experiment
 from spherefed.recipes.methods import Settings
-from spherefed.recipes.one_shot import cifar100_one_shot, digits_one_shot
 
-RECIPES: dict[str, Callable[[], Experiment]] = {
-    "digits": digits,
-    "digits-one-shot": digits_one_shot,
-    "fashion-mnist": fashion_mnist,
-    "cifar10": cifar10,
-    "cifar100": cifar100,
-    "cifar100-one-shot": cifar100_one_shot,
-    "tiny-imagenet": tiny_imagenet,
-}
+__all__ = ["RECIPES", "find_experiment", "read_tuned", "tuned"]
 
 
 def tuned(recipe: str) -> Settings:

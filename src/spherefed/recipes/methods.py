@@ -150,7 +150,7 @@ def methods(experiment: Experiment, base: str, overlays: Sequence[str], tuned: S
 def with_method(experiment: Experiment, method: str, tuned: Settings) -> Experiment:
     """The experiment with the method of this name, `BASE` or `BASE+OVERLAY`, and its tuned hyper-parameters.
 
-    >>> from spherefed.recipes.digits import digits
+    >>> from spherefed.recipes.experiments import digits
     >>> with_method(digits(), "fedprox+spherefed", {}).algorithm.prox_mu
     0.01
     """

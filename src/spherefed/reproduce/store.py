@@ -17,7 +17,7 @@ from spherefed.reproduce.compact_json import write_compact_json
 from spherefed.runs.directory import RunDirectory, read_json
 from spherefed.runs.environment import NUMERICS_VERSION
 from spherefed.runs.round_log import ROUNDS, read_lines
-from spherefed.schema import without_defaults
+from spherefed.schema import to_plain
 
 DIGITS = 16
 """Hexadecimal digits of a digest in file names."""
@@ -59,7 +59,7 @@ class Store:
             {
                 "digest": first.digest(),
                 "training_digest": first.training_part().digest(),
-                "experiment": without_defaults(first),
+                "experiment": to_plain(first, defaults=False),
                 "dataset": dataset or content.get("dataset"),
                 "seeds": ordered,
             },

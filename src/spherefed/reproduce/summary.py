@@ -11,7 +11,7 @@ from spherefed.reproduce.judging import judge, quantity
 from spherefed.reproduce.scales import Scale, tuned_methods
 from spherefed.reproduce.store import Record, Store, short_digest
 from spherefed.runs.directory import read_json
-from spherefed.schema import without_defaults
+from spherefed.schema import to_plain
 
 FORMAT = 1
 """Of the JSON files of items."""
@@ -36,7 +36,7 @@ def summarize_item(item: Item, scale: Scale, seeds: Sequence[int], store: Store,
     failed = any(claim["verdict"] == "does not hold" for claim in claims)
     return found | {
         "protocol": scale.description,
-        "configuration": without_defaults(scale.template),
+        "configuration": to_plain(scale.template, defaults=False),
         "dataset": _dataset(item, store),
         "seeds": list(seeds),
         "tuning": _tuning(scale.name.removesuffix("-balanced")),

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from spherefed.cli.signals import GRACE, terminable
 from spherefed.runs.round_log import RoundLog
 from spherefed.runs.runner import run_to_end
-from spherefed.runs.signals import GRACE, terminable
 from support import dying, stopping
 
 pytestmark = pytest.mark.slow

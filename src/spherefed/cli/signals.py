@@ -9,6 +9,9 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+
+import click
 
 GRACE = 8.0
 """Seconds to save a checkpoint and to end worker processes after the first signal."""
@@ -17,6 +20,20 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 class Terminated(KeyboardInterrupt):
     """SIGTERM was received."""
+
+
+@contextmanager
+def resumable(out: Path) -> Iterator[None]:
+    """Save the last whole round after Ctrl-C or SIGTERM, and print how to continue if there is a checkpoint."""
+    try:
+        with terminable():
+            yield
+    except KeyboardInterrupt:
+        if any(out.glob("**/checkpoint.safetensors")):
+            click.echo(
+                f"the last checkpoint is saved; to continue, give the same command with --out {out} --resume", err=True
+            )
+        raise
 
 
 @contextmanager
