@@ -1,5 +1,6 @@
 """Settings for all tests."""
 
+import gc
 from collections.abc import Iterator
 from functools import cache
 
@@ -9,6 +10,17 @@ from hypothesis import settings
 # How long an example takes says more about the machine's other work than about the code.
 settings.register_profile("spherefed", deadline=None)
 settings.load_profile("spherefed")
+
+
+def pytest_collection() -> None:
+    """Modules and tests stay until the end: the garbage collector need not look through them again and again."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session", autouse=True)
