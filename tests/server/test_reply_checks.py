@@ -54,7 +54,7 @@ def scaled(factor: float) -> Callable[[TrainReply], TrainReply]:
 
 
 def norm_of(tensors: Any) -> float:
-    return sum(float(x) ** 2 for t in tensors.values() for x in t.flatten()) ** 0.5
+    return float(torch.cat([t.flatten().double() for t in tensors.values()]).square().sum().sqrt())
 
 
 def test_an_update_above_the_absolute_limit_is_rejected_in_the_first_round() -> None:
