@@ -27,7 +27,7 @@ from spherefed.assembly import assemble
 from spherefed.calibration.ffc import statistics
 from spherefed.client.evaluation import BATCH_SIZE, global_accuracy
 from spherefed.experiment import with_settings
-from spherefed.recipes.one_shot import cifar100_one_shot
+from spherefed.recipes.experiments import cifar100_one_shot
 
 FOURIER = ("model.feature_map.kind=fourier", "model.feature_map.dim=4096")
 HEADS: dict[str, tuple[str, ...]] = {

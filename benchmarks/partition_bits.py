@@ -25,7 +25,7 @@ from spherefed.engines.flower_codec import decode, encode
 from spherefed.engines.local import InProcess
 from spherefed.experiment import Experiment, with_settings
 from spherefed.messages import Failure, Reply, Request
-from spherefed.recipes.one_shot import cifar100_one_shot, digits_one_shot
+from spherefed.recipes.experiments import cifar100_one_shot, digits_one_shot
 from spherefed.runs.directory import RunDirectory
 from spherefed.runs.environment import describe_environment
 from spherefed.runs.runner import Engine, run_assembled, run_to_end
