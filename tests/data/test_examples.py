@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from spherefed.data.examples import Examples, Preparation, hold_out
+from spherefed.data.examples import Examples, Preparation, hold_out, with_held_out
 from spherefed.errors import ConfigError
 from spherefed.rng import Purpose, stream
 from support.small import CPU
@@ -102,3 +102,14 @@ def test_holding_out_cuts_in_two_and_never_takes_all(size: int, fraction: float,
     assert sorted([*kept.tolist(), *held_out.tolist()]) == list(range(size))
     assert len(held_out) <= size * fraction < len(held_out) + 1
     assert size == 0 or len(kept) > 0
+
+
+def test_validation_examples_are_training_examples_that_are_not_held_out() -> None:
+    own = Examples(torch.arange(40.0).view(40, 1), torch.arange(40) % 3).take(torch.arange(10, 30))
+    trained, held_out = with_held_out(own, 0.25, 0.0, np.random.default_rng(7))
+    fitted, validation = with_held_out(own, 0.25, 0.2, np.random.default_rng(7))
+    parts = [set(each.indices.tolist()) for each in (trained, held_out, fitted, validation) if each.indices is not None]
+    assert [*map(len, parts)] == [15, 5, 12, 3]
+    assert parts[0] | parts[1] == set(range(10, 30))
+    assert parts[2] | parts[3] == parts[0]
+    assert not parts[2] & parts[3]

@@ -5,7 +5,7 @@ group of one; only stacked training uses larger groups.
 """
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 
@@ -19,8 +19,8 @@ from spherefed.client.corrections import NO_CORRECTION, Correction, LocalResult
 from spherefed.client.evaluation import BATCH_SIZE, count_correct
 from spherefed.client.local_model import LocalModel
 from spherefed.client.personalization import Personalization, PersonalizationContext
-from spherefed.client.training import LocalTraining, Orders, Trained, head_then_encoder, train
-from spherefed.data.examples import NO_INDICES, Augment, Examples, hold_out
+from spherefed.client.training import LocalTraining, Orders, Trained, batch_orders, head_then_encoder, train
+from spherefed.data.examples import NO_INDICES, Augment, Examples, with_held_out
 from spherefed.errors import ClientError
 from spherefed.losses import Loss
 from spherefed.messages import (
@@ -102,16 +102,9 @@ class Clients:
         if not self.config.held_out:
             none = Examples(own.inputs, own.labels, own.prepare, NO_INDICES)
             return Client(number, own, none, self.local_model, self.config)
-        return self._with_held_out(number, own)
-
-    def _with_held_out(self, number: int, own: Examples) -> Client:
-        rng = stream(self.config.seed, Purpose.HOLDOUT, number)
-        kept, held_out = hold_out(len(own), self.config.held_out, rng)
-        if self.config.validation:  # tuning never sees what is held out
-            again, validation = hold_out(len(kept), self.config.validation, rng)
-            kept, held_out = kept[again], kept[validation]
-        examples = own if len(kept) == len(own) else own.take(kept)
-        return Client(number, examples, own.take(held_out), self.local_model, self.config)
+        config, rng = self.config, stream(self.config.seed, Purpose.HOLDOUT, number)
+        kept, held_out = with_held_out(own, config.held_out, config.validation, rng)
+        return Client(number, kept, held_out, self.local_model, self.config)
 
 
 def answer_group(
@@ -143,18 +136,6 @@ def answer_group(
     return [reply for reply, _ in answers]
 
 
-ORDERS_AT_ONCE = 16
-"""Clients whose streams are created together: creating each between two trainings made rounds of tiny clients 6 %
-slower, because numpy's code was evicted from the processor's caches in between."""
-
-
-def batch_orders(seed: int, round_index: int, clients: Sequence[int]) -> Iterator[np.random.Generator]:
-    """For each client the stream that draws its batches in this round."""
-    for start in range(0, len(clients), ORDERS_AT_ONCE):
-        block = clients[start : start + ORDERS_AT_ONCE]
-        yield from [stream(seed, Purpose.BATCHES, round_index, client) for client in block]
-
-
 def handle(
     clients: Sequence[Client],
     request: Request,
@@ -165,8 +146,7 @@ def handle(
 ) -> list[ReplyAndState]:
     """Each client's reply and new state, which depend only on request, data and states; the model is scratch space.
 
-    `stacked` trains the group as one computation; without it there is one client. `orders` are the streams of
-    `batch_orders`, if they were created before.
+    `stacked` trains the group as one computation; without it there is one client. `orders` may be created before.
     """
     with one_thread():
         if isinstance(request, Train):
@@ -287,11 +267,10 @@ def _reestimate(client: Client, request: Reestimate) -> ReestimateReply:
 
 
 def _check_enough(client: Client) -> None:
-    if 0 < len(client.examples) < client.config.min_samples:
-        raise ClientError(
-            f"statistics of {len(client.examples)} examples would reveal their features and labels; "
-            f"min_samples is {client.config.min_samples}"
-        )
+    num, least = len(client.examples), client.config.min_samples
+    if 0 < num < least:
+        fault = f"statistics of {num} examples would reveal their features and labels"
+        raise ClientError(f"{fault}; min_samples is {least}")
 
 
 def _evaluate(client: Client, request: Evaluate) -> EvaluateReply:

@@ -23,6 +23,7 @@ from spherefed.errors import ConfigError
 from spherefed.field_types import check_types
 from spherefed.losses import Loss
 from spherefed.messages import part_of
+from spherefed.rng import Purpose, stream
 from spherefed.tensors import Tensors
 
 Orders = Sequence[np.random.Generator]
@@ -236,6 +237,18 @@ def _stacked_batches(
 
 
 _NO_BATCH = torch.zeros(0, dtype=torch.int64)
+
+
+ORDERS_AT_ONCE = 16
+"""Clients whose streams are created together: creating each between two trainings made rounds of tiny clients 6 %
+slower, because numpy's code was evicted from the processor's caches in between."""
+
+
+def batch_orders(seed: int, round_index: int, clients: Sequence[int]) -> Iterator[np.random.Generator]:
+    """For each client the stream that draws its batches in this round."""
+    for start in range(0, len(clients), ORDERS_AT_ONCE):
+        block = clients[start : start + ORDERS_AT_ONCE]
+        yield from [stream(seed, Purpose.BATCHES, round_index, client) for client in block]
 
 
 def head_then_encoder(local: LocalTraining, params: Tensors) -> list[tuple[LocalTraining, Tensors]]:

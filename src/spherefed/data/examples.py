@@ -135,3 +135,18 @@ def hold_out(size: int, fraction: float, rng: np.random.Generator) -> tuple[NDAr
     order = rng.permutation(size)
     num_held_out = int(size * fraction)
     return np.sort(order[num_held_out:]), np.sort(order[:num_held_out])
+
+
+def with_held_out(
+    own: Examples, fraction: float, validation: float, rng: np.random.Generator
+) -> tuple[Examples, Examples]:
+    """A client's examples for training, and those for its evaluation.
+
+    For tuning, with `validation` above 0, the second are that fraction of the training examples instead: tuning never
+    sees what is held out.
+    """
+    kept, held_out = hold_out(len(own), fraction, rng)
+    if validation:
+        again, chosen = hold_out(len(kept), validation, rng)
+        kept, held_out = kept[again], kept[chosen]
+    return own if len(kept) == len(own) else own.take(kept), own.take(held_out)

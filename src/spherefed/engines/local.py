@@ -4,7 +4,8 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from spherefed.client.client_state import ClientStateStore, InMemoryStates
-from spherefed.client.handle import Clients, answer_group, batch_orders
+from spherefed.client.handle import Clients, answer_group
+from spherefed.client.training import batch_orders
 from spherefed.engines.activity import Activity
 from spherefed.messages import Failure, Reply, Request, Train
 from spherefed.tensors import num_bytes
