@@ -1,6 +1,7 @@
 """Settings for all tests."""
 
 import gc
+import os
 from collections.abc import Iterator
 from functools import cache
 
@@ -23,11 +24,15 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+FLUSHES = {"os.fsync": os.fsync, "spherefed.files._flush": getattr(os, "fdatasync", os.fsync)}
+
+
 @pytest.fixture(scope="session", autouse=True)
 def quick() -> Iterator[None]:
     """What takes most of the time of a small run and is not what its test looks at.
 
-    Files that no test changes are read once: the digits, and what is installed in which version.
+    Files that no test changes are read once: the digits, and what is installed in which version. Files are written
+    without waiting for the disk, unless a test asks for `flushing`.
     """
     from spherefed import components
     from spherefed.data import arrays
@@ -46,4 +51,13 @@ def quick() -> Iterator[None]:
         patch.setattr(components, "packages_distributions", cache(components.packages_distributions))
         patch.setattr(components, "version", cache(components.version))
         patch.setattr(environment, "version", cache(environment.version))
+        for name in FLUSHES:
+            patch.setattr(name, os.fstat)  # which fails, too, where the file is not open
         yield
+
+
+@pytest.fixture
+def flushing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait for the disk, as outside of tests."""
+    for name, flush in FLUSHES.items():
+        monkeypatch.setattr(name, flush)

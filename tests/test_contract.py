@@ -5,7 +5,6 @@ held to the contract without a change here; every pair of values is met in the d
 long one.
 """
 
-import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, product
@@ -21,7 +20,6 @@ from spherefed.calibration import Calibration, Ccvr, Oracle
 from spherefed.calibration.refit import Refit
 from spherefed.client.evaluation import GLOBAL_TEST
 from spherefed.client.training import LocalTraining
-from spherefed.data import sources
 from spherefed.data.partition import Dirichlet
 from spherefed.engines.local import InProcess
 from spherefed.errors import SpherefedError
@@ -39,10 +37,8 @@ from spherefed.schema import built_in_kinds
 from spherefed.server.algorithms import Algorithm, moon
 from spherefed.server.federation import MEDIAN_NORM, federate
 from spherefed.tensors import digest
-from support.small import without_flushing
 
 ROUNDS = 5
-LOAD = functools.cache(sources.load)
 CHANCE = 0.1
 
 # The axes
@@ -145,13 +141,6 @@ def test_the_pairwise_set_meets_every_pair_and_is_much_smaller_than_the_product(
 
 
 # The contract
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What takes a third of a small run and is not looked at here: parsing digits, waiting for the disk."""
-    monkeypatch.setattr(sources, "load", LOAD)
-    without_flushing(monkeypatch)
 
 
 @pytest.mark.slow

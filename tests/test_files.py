@@ -11,6 +11,8 @@ from safetensors.torch import load, save
 from spherefed.errors import RunError
 from spherefed.files import overwrite, read_tensors, tensors_from_bytes, tensors_to_bytes, write_bytes, write_tensors
 
+pytestmark = pytest.mark.usefixtures("flushing")
+
 TENSORS = {
     "a": torch.arange(6, dtype=torch.float32).view(2, 3).T,  # not contiguous
     "b": torch.tensor([2**62], dtype=torch.int64),

@@ -33,7 +33,7 @@ from spherefed.schema import to_plain
 from spherefed.server.algorithms import Algorithm, fedavg, feddyn, fedrep, lg_fedavg, moon, scaffold
 from spherefed.server.federation import federate, train_request
 from spherefed.tensors import digest
-from support.small import handle_one, without_flushing
+from support.small import handle_one
 
 METHODS: dict[str, dict[str, Any]] = {
     "fedrep": {"algorithm": fedrep(), "local": LocalTraining(lr=0.05, epochs=1, head_epochs=1)},
@@ -272,9 +272,8 @@ def resident_bytes() -> int:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs /proc")
-def test_a_thousand_clients_with_fedrep_are_remembered_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thousand_clients_with_fedrep_are_remembered_on_disk(tmp_path: Path) -> None:
     """Heads of 1,000 clients would be 82 MB; the process may grow by far less."""
-    without_flushing(monkeypatch)
     e = experiment(
         "fedrep",
         cohort=None,

@@ -102,6 +102,7 @@ def test_a_write_cut_at_any_byte_leaves_the_checkpoint_before(tmp_path: Path, mo
         assert found.next_round in ((2, 3) if cut == len(content) else (2,))
 
 
+@pytest.mark.usefixtures("flushing")
 def test_a_checkpoint_is_on_the_disk_before_save_returns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     flushed: list[Path] = []
 

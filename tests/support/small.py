@@ -1,18 +1,15 @@
 """Experiments and data sets small enough to be run many times, shared by the tests."""
 
 import copy
-import os
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 from numpy.typing import NDArray
 
-from spherefed import files
 from spherefed.assembly import Assembly, build_local_model, build_parts, split_data
 from spherefed.calibration import Ffc
 from spherefed.client.client_state import ClientState
@@ -33,12 +30,6 @@ from spherefed.server.collection import Calibrated, calibrate
 from spherefed.server.federation import Fleet
 
 CPU = torch.device("cpu")
-
-
-def without_flushing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let files be written without waiting for the disk: for tests that do not look at durability."""
-    monkeypatch.setattr(os, "fsync", lambda handle: None)
-    monkeypatch.setattr(files, "_flush", lambda handle: None)  # bound to fdatasync where there is one
 
 
 def blobs(num_train: int = 90, num_test: int = 30, num_classes: int = 3, augment: Augment | None = None) -> Dataset:
