@@ -57,6 +57,14 @@ def quick() -> Iterator[None]:
 
 
 @pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages without what their figures show, which takes a second to draw: for tests of what else a page says."""
+    monkeypatch.setattr(
+        "spherefed.report.drawing.Drawing.svg", lambda drawing: f"<svg><title>{drawing.title}</title></svg>"
+    )
+
+
+@pytest.fixture
 def flushing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait for the disk, as outside of tests."""
     for name, flush in FLUSHES.items():

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from spherefed.cli.fields import experiment_fields
+from spherefed.cli.fields import FieldRow, experiment_fields
 from spherefed.data.sources import OTHERS
 from spherefed.experiment import Experiment, read_experiment
 from spherefed.recipes.digits import digits
@@ -23,8 +23,13 @@ def paths(plain: object, before: str = "") -> set[str]:
     return own.union(*(paths(value, f"{before}{name}.") for name, value in plain.items()))
 
 
-def test_every_field_of_an_experiment_is_listed() -> None:
-    rows = {row.path: row for row in experiment_fields()}
+@pytest.fixture(scope="module")
+def all_rows() -> list[FieldRow]:
+    return list(experiment_fields())
+
+
+def test_every_field_of_an_experiment_is_listed(all_rows: list[FieldRow]) -> None:
+    rows = {row.path: row for row in all_rows}
     # The list writes the kind behind the field it belongs to: partition[dirichlet].alpha.
     plain_paths = {path.partition("[")[0] + path.partition("]")[2] for path in rows}
     assert paths(to_plain(digits())) <= plain_paths
@@ -35,8 +40,8 @@ def test_every_field_of_an_experiment_is_listed() -> None:
     assert rows["local.epochs"].meaning.startswith("Passes over the client's data")
 
 
-def test_every_field_of_an_experiment_has_a_meaning() -> None:
-    assert [row.path for row in experiment_fields() if not row.meaning] == []
+def test_every_field_of_an_experiment_has_a_meaning(all_rows: list[FieldRow]) -> None:
+    assert [row.path for row in all_rows if not row.meaning] == []
 
 
 def test_fields_are_printed_below_a_path(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -121,6 +126,7 @@ def test_methods_without_tuned_values_are_named(
     assert "not tuned" not in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize(
     "words", [["compare", "digits", "--seeds", 1], ["run", "digits", "--method", "fedavg+spherefed"]]
 )

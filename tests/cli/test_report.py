@@ -37,6 +37,7 @@ def test_markdown_writes_no_page_unless_asked(folder: Path) -> None:
     assert (folder / "page.html").exists()
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_terminal_counts_rejected_replies(folder: Path) -> None:
     rejected = [{"round": 4, "client": client, "cause": "ClientError: too few [/examples]"} for client in range(2)]
     write_run(folder / "runs" / "a", experiment(), 0.8, rejections=rejected)

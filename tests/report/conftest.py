@@ -30,6 +30,12 @@ def demo_drawings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Drawing
 
 
 @pytest.fixture(scope="session")
+def demo_svgs(demo_drawings: dict[str, Drawing]) -> dict[str, str]:
+    """The same figures as they stand in a page."""
+    return {name: drawing.svg() for name, drawing in demo_drawings.items()}
+
+
+@pytest.fixture(scope="session")
 def demo_page(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The page of the demo."""
     return render_page(read_report([write_demo(tmp_path_factory.mktemp("rendered"))]))

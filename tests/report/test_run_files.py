@@ -18,6 +18,7 @@ def test_a_run_can_be_given_itself_and_counts_once(demo: Path) -> None:
     assert summarize([demo, demo / "z-fedavg/3", demo]).rows == summarize([demo]).rows
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_an_unfinished_run_is_skipped_with_a_note(demo: Path) -> None:
     (demo / "z-fedavg/4/result.json").unlink()
     summary = summarize([demo])

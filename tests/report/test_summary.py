@@ -54,6 +54,7 @@ def test_calibrated_rows_pay_for_training_too(demo: Path) -> None:
     assert (calibrated.bytes_up, calibrated.bytes_down, calibrated.seconds) == (1_030_002, 2_000_500, 2.5)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_one_seed_has_no_interval(tmp_path: Path) -> None:
     write_run(tmp_path / "a", experiment(calibration=FFC), 0.8, 0.9)
     summary = summarize([tmp_path])

@@ -130,6 +130,7 @@ def test_a_page_is_written_until_all_runs_are_finished(tmp_path: Path) -> None:
     assert "<h2>Status</h2>" not in text
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_stopping_leaves_a_page_that_does_not_reload(tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     write_run(tmp_path / "runs/a", experiment(), 0.8, finished=False)

@@ -139,6 +139,7 @@ def test_a_calibration_that_takes_part_in_training_is_not_shared() -> None:
     assert num_steps({"a": every, "b": replace(every, calibration=Ffc(ridge=1.0))}, 1) == 4
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_fine_tuning_is_set_by_method(tmp_path: Path) -> None:
     settings = [word for setting in SMALL for word in ("--set", setting)]
     one = ["--set", "spherefed+sgd:personalization.epochs=2", "--set", "spherefed+sgd:personalization.lr=0.25"]
@@ -156,6 +157,7 @@ def test_fine_tuning_is_set_by_method(tmp_path: Path) -> None:
     assert row.mean.half_width is None
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_single_personalised_run_says_what_it_found(tmp_path: Path) -> None:
     words = ["data.pooled=true", "data.held_out=0.2", "personalization=local-ffc", *SMALL]
     settings = [word for setting in words for word in ("--set", setting)]
