@@ -198,20 +198,28 @@ FAULTS: dict[str, tuple[Callable[[], Spoil], str]] = {
 }
 
 
+LOST = 2
+
+
+@pytest.fixture(scope="module")
+def without_lost(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What the local engine makes of two rounds without the faulty site."""
+    return without_clients(spherefed(rounds=2), {LOST}, tmp_path_factory.mktemp("without") / "local")
+
+
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_faulty_site_changes_nothing_for_the_others(fault: str, tmp_path: Path) -> None:
+def test_a_faulty_site_changes_nothing_for_the_others(fault: str, without_lost: dict[str, Any], tmp_path: Path) -> None:
     make, cause = FAULTS[fault]
     experiment = spherefed(rounds=2, **({"deadline": 0.4} if fault == "silence" else {}))
     grid = grid_for(experiment, tmp_path)
-    lost, spoil = 2, make()
+    spoil = make()
     after_handshake: Spoil = lambda q, a: a if q.metadata.message_type == "query.handshake" else spoil(q, a)  # noqa: E731
-    grid.spoil[101 + lost] = after_handshake
+    grid.spoil[101 + LOST] = after_handshake
     flower = through_flower(experiment, tmp_path, grid)
-    expected = without_clients(experiment, {lost}, tmp_path / "local")
-    assert flower["weights_sha256"] == expected["weights_sha256"]
-    assert flower["statistics_sha256"] == expected["statistics_sha256"]
+    assert flower["weights_sha256"] == without_lost["weights_sha256"]
+    assert flower["statistics_sha256"] == without_lost["statistics_sha256"]
     rejections = read_lines(tmp_path / "flower" / "rejections.jsonl")
-    assert {line["client"] for line in rejections} == {lost}
+    assert {line["client"] for line in rejections} == {LOST}
     assert {line["round"] for line in rejections} >= {0, 1}
     assert any(re.search(cause, line["cause"]) for line in rejections), rejections
 
