@@ -159,6 +159,7 @@ def test_a_point_learns_and_resumes_to_the_bit(point: Point, tmp_path: Path) -> 
     assert outcome(tmp_path / "cut") == outcome(tmp_path / "whole")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "point",
     [

@@ -109,6 +109,7 @@ def test_the_head_is_the_same_to_the_bit_for_every_partition(
     assert len(digests) == 1
 
 
+@pytest.mark.slow
 def test_the_head_is_the_same_to_the_bit_with_workers_and_after_a_resume(tmp_path: Path) -> None:
     experiment = one_shot(Dirichlet(alpha=0.1, clients=7), feature_map=RandomFourier(dim=64, bandwidth=0.5))
     here = run_to_end(experiment, tmp_path / "here")

@@ -21,6 +21,7 @@ def credentials(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_credentials(tmp_path_factory.mktemp("credentials"))
 
 
+@pytest.mark.slow
 def test_a_slow_request_times_out_while_others_are_served(credentials: Path) -> None:
     with running(credentials) as found:
         slow = found.tls.wrap_socket(socket.create_connection(found.address, timeout=10), server_hostname=HOST)
@@ -39,6 +40,7 @@ def test_a_slow_request_times_out_while_others_are_served(credentials: Path) -> 
         connection.close()
 
 
+@pytest.mark.slow
 def test_a_slow_body_times_out(credentials: Path) -> None:
     with running(credentials) as found:
         answer = found.send(site_request().replace(b"Content-Length: 0", b"Content-Length: 10") + b"abc")
