@@ -17,7 +17,7 @@ from spherefed.experiment import Experiment
 from spherefed.nn.encoders import VGG13, MobileNetV2, ResNet18, SENet18
 from spherefed.reproduce.accuracy_tables import TABLE_2
 from spherefed.reproduce.alignment import class_alignment
-from spherefed.reproduce.campaign import plan_campaign
+from spherefed.reproduce.campaign import plan_campaign, run_campaign
 from spherefed.reproduce.catalog import ITEMS, find_items, find_scale, with_cells
 from spherefed.reproduce.headline import headline_columns, headline_page, write_headline
 from spherefed.reproduce.item import Cell, Claim, Item
@@ -282,6 +282,37 @@ def test_the_headline_has_means_and_paired_differences_of_the_rows_that_were_run
     assert write_headline(tmp_path) == tmp_path / "headline.md"
     assert (tmp_path / "headline.svg").read_text().count("<svg") == 1
     assert write_headline(tmp_path / "nothing") is None
+
+
+def test_a_reference_with_more_seeds_does_not_displace_the_methods(tmp_path: Path) -> None:
+    scale, store = find_scale("laptop"), Store(tmp_path)
+    (item,) = find_items("table2", scale)
+    cells = {cell.key: cell.experiment for cell in item.cells}
+    for row, seeds in {"FedAvg": 2, "FedAvg + SphereFed": 2, "centralised training": 3}.items():
+        experiment = cells[row, "IID"]
+        assert experiment is not None
+        for seed in range(seeds):
+            store.add(experiment.with_seed(seed), made_up_record(0.1, 0.1), None)
+    found = headline_columns(summarize_item(item, scale, [0, 1, 2], store, "command"))
+    assert "centralised training" not in [cell["row"] for cell in found["IID"]]
+    assert [cell["row"] for cell in found["IID"]][-1] == "FedAvg + SphereFed"
+    assert list(found) == ["IID"]
+
+
+def test_a_training_that_is_repeated_for_another_cell_keeps_its_record(tmp_path: Path) -> None:
+    (item,) = with_cells([small_item()], "+ Fix(R) + FFC", None)
+    (experiment,) = item.experiments()
+    store, training = Store(tmp_path / "results"), experiment.training_part()
+    kept = made_up_record(0.1, 0.1) | {"alignment": 0.5}
+    store.add(training, kept, None)
+    campaign = plan_campaign([item], [0], store, tmp_path / "runs")
+    for _ in run_campaign(campaign, store, engine=Engine()):
+        pass
+    found, calibrated = store.record(training, 0), store.record(experiment, 0)
+    assert found is not None
+    assert {name: found[name] for name in kept} == kept
+    assert calibrated is not None
+    assert calibrated["accuracy"]["trained"] != 0.1
 
 
 def test_computed_claims_and_measured_ones_share_a_page(tmp_path: Path) -> None:

@@ -102,7 +102,8 @@ def _clients_alone(job: Job, engine: Engine, watch: Watch) -> Generator[JobRound
 def _record(event: JobEnd, store: Store, campaign: Campaign, engine: Engine) -> None:
     experiment, directory = event.job.experiment, RunDirectory(event.job.out)
     if event.error is None:
-        record = record_of_run(directory)
+        # A training that was repeated for another cell gives the same numbers: its first record is kept.
+        record = record_of_run(directory) | (store.record(experiment, experiment.seed) or {})
         if experiment.digest() in campaign.aligned:
             record["alignment"] = round(local_alignment(directory, engine), 6)
         store.add(experiment, record, dataset_of_run(directory))

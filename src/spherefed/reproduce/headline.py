@@ -38,11 +38,17 @@ def headline_columns(found: Plain) -> dict[str, list[Plain]]:
         for cell in found["cells"]:
             if cell["row"] == name and cell["ours"] is not None:
                 columns.setdefault(cell["column"], []).append(cell)
+    seeds = {column: _seeds_of_ours(cells) for column, cells in columns.items()}
     return {
-        column: [cell for cell in cells if cell["ours"]["seeds"] == max(each["ours"]["seeds"] for each in cells)]
+        column: [cell for cell in cells if cell["ours"]["seeds"] == seeds[column]]
         for column, cells in columns.items()
-        if any(cell["row"] == f"FedAvg {OURS}" for cell in cells)
+        if seeds[column]
     }
+
+
+def _seeds_of_ours(cells: list[Plain]) -> int:
+    """Number of seeds of SphereFed in a column; 0 if it was not run."""
+    return max((cell["ours"]["seeds"] for cell in cells if cell["row"] == f"FedAvg {OURS}"), default=0)
 
 
 def headline_page(found: Plain) -> str:
