@@ -1,6 +1,6 @@
 """Mappings from names to tensors, the form in which models, updates and statistics are sent and stored.
 
-Sizes, digests, weighted sums and checks, and the context in which reproducible code runs on one thread.
+Sizes, digests, norms and checks, and the context in which reproducible code runs on one thread.
 """
 
 import functools

@@ -1,5 +1,5 @@
-"""Closed-form gradients of plain chains of layers: no module calls, no autograd graph. The bits are
-autograd's, except for the normalisation.
+"""Closed-form gradients of plain chains of layers: no module calls, no autograd graph. For one
+model the bits are autograd's, except for the normalisation; for a group they are the same up to rounding.
 
 For small networks, module calls and the graph take two thirds of a training step. Only layers whose arithmetic is one
 known function are used; a network with any other layer, or with a hook, is left to autograd.
@@ -40,7 +40,7 @@ class Layer:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Chain:
-    """A classifier of plain layers with its gradient in closed form: autograd's bits, except for the normalisation."""
+    """A classifier of plain layers with its gradient in closed form, of one model or of a group."""
 
     layers: tuple[Layer, ...]
     trained: tuple[Tensor, ...]

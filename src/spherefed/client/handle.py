@@ -1,4 +1,4 @@
-"""A client is a function of a request and of its own state: `handle(clients, request, states)`.
+"""A client is a function of a request, its data and its own state: `handle(clients, request, states)`.
 
 Engines call `answer_group`, which loads client states, calls `handle` and saves the new states. A single client is a
 group of one; only stacked training uses larger groups.
@@ -146,7 +146,7 @@ def handle(
 ) -> list[ReplyAndState]:
     """Each client's reply and new state, which depend only on request, data and states; the model is scratch space.
 
-    `stacked` trains the group as one computation; without it there is one client. `orders` may be created before.
+    `stacked` trains the group as one computation; without it there is one client. `orders`: see `batch_orders`.
     """
     with one_thread():
         if isinstance(request, Train):

@@ -93,7 +93,7 @@ def train(
     One client, or with `stacked` a group of them, most examples first; `orders` draws each client's batches. `trained`
     are the tensors to update, by default all; running statistics are updated in any case.
     `correction.linear` is a constant that is added to every gradient (SCAFFOLD, FedDyn).
-    `prox_mu` is FedProx's μ: the gradient of (μ/2)‖w − anchor‖², anchored at the round's start.
+    `prox_mu` is FedProx's μ: adds the gradient of (μ/2)‖w − anchor‖², anchored at the round's start.
     """
     gradients: Gradients | None = local_model.stacked if stacked else local_model.gradients
     assert gradients is not None, "this model was not made for stacked clients"

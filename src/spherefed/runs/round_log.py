@@ -114,7 +114,7 @@ class RoundLog:
             raise
 
     def save_checkpoint(self, checkpoint: Checkpoint) -> None:
-        """The checkpoint is on the disk when this returns."""
+        """Write it, on the disk when this returns; client states that no checkpoint needs any more are removed."""
         if self._next is None:
             self.newest_checkpoint()
         assert self._next is not None

@@ -229,7 +229,7 @@ def _rounds(
     before: Checkpoint | None,
     checkpoint_every: int,
 ) -> Generator[tuple[ModelState, Progress]]:
-    """The rounds, each evaluated and written; `before` is an earlier state than `start`, if any (see `federate`)."""
+    """The rounds, evaluated and written when due; `before` is an earlier state than `start` (see `federate`)."""
     experiment, local_model, test = assembly.experiment, assembly.local_model, assembly.test
     rounds: Iterator[tuple[Round, Calibrated | None]]
     if experiment.calibrate_every is not None:

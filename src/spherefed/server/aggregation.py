@@ -1,4 +1,5 @@
-"""The weighted mean of replies, added up while they stream in: the server's memory does not grow with the cohort.
+"""The weighted mean of replies, added up while they stream in: the server's memory does not grow with the cohort. Only
+a robust rule (`CohortAggregator`) needs all of them at once.
 
 Beside the mean: how far the clients' classifiers agree (SphereFed, Eq. 2 and 3).
 """
@@ -19,7 +20,7 @@ Weigh = Literal["examples", "clients"]
 
 @dataclass(frozen=True, slots=True)
 class Aggregate:
-    """The weighted mean of what clients sent."""
+    """The weighted mean of what clients sent, or what a robust rule makes of it."""
 
     delta: Tensors
     buffers: Tensors
@@ -28,7 +29,7 @@ class Aggregate:
     num_averaged: int
     """Clients with at least one example."""
     loss: float
-    """Mean training loss over the examples of the cohort."""
+    """Mean training loss over the examples of the accepted replies; with a robust rule the median over clients."""
     consistency: dict[str, float] | None
     """SphereFed, Eq. 2 and 3, if heads are learned and shared."""
 

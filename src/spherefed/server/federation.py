@@ -71,7 +71,7 @@ class Round:
     lr: float
     model: ModelState
     server_state: Tensors
-    """State of the server optimizer and of the drift correction, and the median norm of the accepted updates."""
+    """State of the server optimizer and of the drift correction, `MEDIAN_NORM` and `OUTLIER`."""
     num_examples: int
     loss: float
     clients: tuple[int, ...]
@@ -142,8 +142,8 @@ def _train_and_step(
 ) -> tuple[Aggregate | None, State]:
     """The mean of the replies, and the model and server state that it leads to.
 
-    If they are not finite, the reply with the largest norm is rejected and the round is repeated without it; so it is
-    without replies that are far longer than the others.
+    If they are not finite, the reply with the largest norm is rejected and the round is repeated without it.
+    `reject_outliers` names the other reasons to repeat it.
     """
     model, server_state = state
     while True:
@@ -152,7 +152,7 @@ def _train_and_step(
             reply = replies.validate(answer)
             if reply is not None:
                 aggregator.add(reply)
-        if replies.must_repeat():
+        if replies.reject_outliers():
             replies.repeat()
             continue
         mean = aggregator.result()

@@ -98,7 +98,7 @@ class Checked:
 
 
 def check_reply(answer: object, kind: type[Reply], request: Request, limits: ReplyLimits) -> Checked:
-    """Check an answer to this request, which should be a reply of this kind. It may be any object, and may raise."""
+    """Check an answer, which should be a reply of this kind but may be any object; then the check may raise."""
     if type(answer) is not kind:  # a subclass could answer every question about itself differently
         if type(answer) is Failure:
             return Checked(str(answer.cause) or "failed")

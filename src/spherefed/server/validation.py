@@ -1,7 +1,7 @@
 """Which replies count. Every rejected reply is recorded with its client and cause.
 
-The same checks serve every engine: a reply from a process on this machine is trusted no more than a remote one. They
-are total: any object is either a reply that counts or a recorded rejection, never an exception.
+The same checks serve every engine: a reply from a process on this machine is trusted no more than a remote one. For
+`validate`, any object is either a reply that counts or a recorded rejection, never an exception.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -77,7 +77,7 @@ class ReplyLog(Generic[R]):
         self.traffic = Traffic()
         self.request, self.limits = request, limits or ReplyLimits()
         self._kind: type[Reply] = kind
-        self._lengths: dict[int, Mapping[str, float]] = {}
+        self._part_norms: dict[int, Mapping[str, float]] = {}
         """Norms of delta, buffers and extra of each accepted reply to a training request."""
         self._too_long: set[int] = set()
         """Clients that were rejected in comparison with the round before only."""
@@ -103,7 +103,7 @@ class ReplyLog(Generic[R]):
         self.accepted.append(client)
         self.examples[client] = reply.num_examples
         if checked.norms and reply.num_examples:
-            self.norms[client], self._lengths[client] = checked.norms["delta"], checked.norms
+            self.norms[client], self._part_norms[client] = checked.norms["delta"], checked.norms
         return reply
 
     def _reject_answer(self, answer: object, checked: Checked) -> None:
@@ -126,13 +126,13 @@ class ReplyLog(Generic[R]):
     def reject(self, client: int, cause: str) -> None:
         """Reject a reply that was accepted before."""
         self.accepted.remove(client)
-        for known in (self.examples, self.norms, self._lengths):
+        for known in (self.examples, self.norms, self._part_norms):
             cast(dict[int, Any], known).pop(client, None)
         self.rejected.append(Rejection(self.request.round, client, cause))
 
     def reject_largest(self, cause: str) -> None:
         """Reject the accepted reply with the largest norm of all its tensors."""
-        self.reject(max(self._lengths, key=lambda client: hypot(*self._lengths[client].values())), cause)
+        self.reject(max(self._part_norms, key=lambda client: hypot(*self._part_norms[client].values())), cause)
 
     def outlier(self, weigh_examples: bool) -> int | None:
         """The client that moves the model most, if that is far more than the median client does."""
@@ -151,24 +151,22 @@ class ReplyLog(Generic[R]):
         self._waiting.discard(client)
         self.rejected.append(Rejection(self.request.round, client, cause))
 
-    def must_repeat(self) -> bool:
-        """Whether the round has to be repeated, without replies that are far longer than the median of this round.
+    def reject_outliers(self) -> bool:
+        """Reject replies whose norm is far above the median of this round; whether the round has to be repeated.
 
-        With them the model would stay finite, but training could not go on from it. If most replies are only too long
-        in comparison with the round before, that comparison is wrong and not the clients: then it is left out.
+        With them the model would stay finite, but training could not go on from it. If most replies were rejected in
+        comparison with the round before, that comparison is wrong and not the clients: then they are asked again.
         """
         if len(self._too_long) > len(self.accepted):
             self._accept_grown()
             return True
         outliers: dict[int, tuple[str, float, float]] = {}
         for what in ("delta", "extra"):
-            lengths = {client: norms.get(what, 0.0) for client, norms in self._lengths.items()}
-            limit = self.limits.max_ratio * (median(lengths.values()) if lengths else 0.0)
-            outliers |= {c: (what, length, limit) for c, length in lengths.items() if 0 < limit < length}
-        for client, (what, length, limit) in outliers.items():
-            self.reject(
-                client, f"norm {length:.4g} of its {what} is above the limit {limit:.4g} by this round's median"
-            )
+            norms = {client: parts.get(what, 0.0) for client, parts in self._part_norms.items()}
+            limit = self.limits.max_ratio * (median(norms.values()) if norms else 0.0)
+            outliers |= {c: (what, norm, limit) for c, norm in norms.items() if 0 < limit < norm}
+        for client, (what, norm, limit) in outliers.items():
+            self.reject(client, f"norm {norm:.4g} of its {what} is above the limit {limit:.4g} by this round's median")
         return bool(outliers)
 
     def _accept_grown(self) -> None:
@@ -182,7 +180,7 @@ class ReplyLog(Generic[R]):
         self._record_missing()
         self.asked, self._waiting, self._wrong_round = self.accepted, set(self.accepted), set()
         self.traffic.sent(self.asked, self.request)
-        self.accepted, self.examples, self.norms, self._lengths, self._too_long = [], {}, {}, {}, set()
+        self.accepted, self.examples, self.norms, self._part_norms, self._too_long = [], {}, {}, {}, set()
 
     def close(self, what: str, quorum: float = 0.0) -> None:
         """Record missing answers; raise a FederationError if too few replies count."""
