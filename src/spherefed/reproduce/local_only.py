@@ -22,18 +22,19 @@ def local_only_rounds(
     model of the round before. The mean is None if nobody has data. `activity` says which clients are done.
     """
     assembly = assemble(experiment, device=engine.device, data_root=engine.data_root)
-    plan, parts = assembly.plan(), assembly.clients.parts
-    models = {number: assembly.initial() for number, size in enumerate(assembly.partition.sizes) if size}
+    plan, clients, start = assembly.plan(), assembly.clients, assembly.initial()
+    models = {number: start for number, part in enumerate(clients.parts) if len(part)}
     for t in range(plan.rounds):
-        activity.begin(train_request(plan, t, assembly.initial(), {}), [*models], parts)
+        activity.begin(train_request(plan, t, start, {}), [*models], clients.parts)
         losses = []
         for number, model in models.items():
-            ((reply, _),) = handle([assembly.clients[number]], train_request(plan, t, model, {}), [None])
+            ((reply, _),) = handle([clients[number]], train_request(plan, t, model, {}), [None])
             assert isinstance(reply, TrainReply)
             params = {name: value + reply.delta[name] for name, value in model.params.items()}
             models[number] = ModelState(params, reply.buffers, model.head)
             losses.append(reply.loss)
-            activity.advance([number], parts)
+            activity.advance([number], clients.parts)
         yield Progress(t, plan.rounds, fmean(losses) if losses else 0.0, None)
-    found = [global_accuracy(assembly.local_model, model, assembly.test) for model in models.values()]
-    return fmean(each for each in found if each is not None) if any(each is not None for each in found) else None
+    each = [global_accuracy(assembly.local_model, model, assembly.test) for model in models.values()]
+    found = [accuracy for accuracy in each if accuracy is not None]
+    return fmean(found) if found else None
