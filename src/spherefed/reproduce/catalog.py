@@ -28,6 +28,7 @@ ITEMS: Mapping[str, Callable[[Scale], Item]] = {
     "appc1": ablations.appc1,
     "appc2": ablations.appc2,
     "regimes": regimes.regimes,
+    "rounds": regimes.rounds,
 }
 
 
