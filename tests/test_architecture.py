@@ -177,6 +177,7 @@ TESTED_TOGETHER = {
             "reproduce/campaign",
             "reproduce/catalog",
             "reproduce/causes",
+            "reproduce/head_time",
         ),
         *(
             "reproduce/figures",

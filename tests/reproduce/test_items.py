@@ -15,8 +15,9 @@ from spherefed.engines.activity import Activity
 from spherefed.errors import ConfigError
 from spherefed.experiment import Experiment
 from spherefed.nn.encoders import VGG13, MobileNetV2, ResNet18, SENet18
+from spherefed.reproduce.ablations import SECONDS
 from spherefed.reproduce.accuracy_tables import TABLE_2
-from spherefed.reproduce.alignment import class_alignment
+from spherefed.reproduce.alignment import class_alignment, class_mixing, feature_map
 from spherefed.reproduce.campaign import plan_campaign, run_campaign
 from spherefed.reproduce.catalog import ITEMS, find_items, find_scale, with_cells
 from spherefed.reproduce.headline import headline_columns, headline_page, write_headline
@@ -29,6 +30,7 @@ from spherefed.reproduce.scales import COLUMNS, SCALES
 from spherefed.reproduce.store import Store, record_of_failure
 from spherefed.reproduce.summary import summarize_item, value_of
 from spherefed.runs.environment import NUMERICS_VERSION
+from spherefed.runs.inspection import LocalFeatures
 from spherefed.runs.runner import Engine, run_to_end
 
 PRINTED_GAINS = {
@@ -197,7 +199,7 @@ def test_rows_and_columns_without_a_cell_are_refused(rows: str | None, columns: 
 def test_balanced_partitions_have_results_of_their_own() -> None:
     plain, balanced = find_scale("laptop"), find_scale("laptop", balanced=True)
     assert balanced.name == "laptop-balanced"
-    (one,), (other,) = find_items("fig3", plain), find_items("fig3", balanced)
+    (one,), (other,) = find_items("fig4", plain), find_items("fig4", balanced)
     assert not {e.digest() for e in one.experiments()} & {e.digest() for e in other.experiments()}
     for experiment in other.experiments():
         assert experiment.partition == Dirichlet(alpha=0.1, clients=10, balanced=True, min_size=10)
@@ -237,6 +239,72 @@ def test_alignment_is_the_mean_cosine_of_centred_class_means() -> None:
         cosines.append(a @ b / np.sqrt((a @ a) * (b @ b)))
     found = class_alignment(torch.from_numpy(first), torch.from_numpy(second), torch.from_numpy(labels))
     assert found == pytest.approx(sum(cosines) / 3)
+
+
+def test_mixing_is_the_share_of_the_other_model_among_nearest_neighbours() -> None:
+    rng = np.random.default_rng(0)
+    labels = np.arange(60) % 3
+    first = rng.normal(size=(60, 4))
+    second = first + rng.normal(size=(60, 4)) + 0.5
+    points = [(client, i, x[i]) for client, x in enumerate((first, second)) for i in range(60)]
+    by_class: dict[int, list[float]] = {}
+    for client, i, place in points:
+        others = [p for p in points if labels[p[1]] == labels[i] and p[1] != i]
+        near = sorted(others, key=lambda p: float(((p[2] - place) ** 2).sum()))[:10]
+        by_class.setdefault(labels[i], []).append(sum(p[0] != client for p in near) / 10)
+    expected = 2 * sum(sum(shares) / len(shares) for shares in by_class.values()) / 3
+    assert 0.2 < expected < 0.9
+    inputs = [torch.from_numpy(x) for x in (first, second, labels)]
+    assert class_mixing(*inputs) == pytest.approx(expected)
+
+
+def test_a_map_keeps_what_is_apart_apart() -> None:
+    """Two clients whose features of either class lie far from each other: four clusters in the map."""
+    rng, labels = np.random.default_rng(0), torch.tensor([5, 7, 3] * 12)
+    shift = {(client, label): rng.normal(size=6) * 100 for client in (4, 2) for label in (3, 5, 7)}
+    found = []
+    for client in (4, 2):
+        rows = np.stack([shift[client, int(label)] + rng.normal(size=6) for label in labels])
+        found.append(LocalFeatures(client, torch.from_numpy(rows).float(), labels, torch.arange(36)))
+    drawn = feature_map(found)
+    assert drawn["clients"] == [4, 2]
+    assert drawn["labels"] == [5, 7] * 12
+    places = np.array(drawn["points"])
+    groups = [f"{client} {label}" for client in drawn["clients"] for label in drawn["labels"]]
+    for index, place in enumerate(places):
+        distances = ((places - place) ** 2).sum(axis=1)
+        nearest = [groups[i] for i in np.argsort(distances)[1:6]]
+        assert nearest == [groups[index]] * 5
+
+
+def test_only_trainings_without_a_comparison_of_their_local_models_are_run_again(tmp_path: Path) -> None:
+    (item,) = find_items("fig3", find_scale("tiny"))
+    store = Store(tmp_path)
+    for experiment in item.experiments():
+        for seed in (0, 1):
+            kept = made_up_record(0.1, 0.1) | {"alignment": 0.5, "mixing": 0.5}
+            store.add(experiment.with_seed(seed), kept, None)
+    again = plan_campaign([item], [0, 1], store, tmp_path / "runs")
+    assert {job.experiment.seed for job in again.jobs} == {0}  # only the first seed has a map
+    assert len(again.aligned) == len(again.jobs) == 3
+
+
+def test_the_time_to_make_a_head_is_measured_without_a_training(tmp_path: Path) -> None:
+    (item,) = find_items("table10", find_scale("tiny"))
+    store = Store(tmp_path / "results")
+    for experiment in item.experiments():
+        store.add(experiment, made_up_record(0.1, 0.1), None)
+    campaign = plan_campaign([item], [0], store, tmp_path / "runs")
+    assert campaign.jobs == ()
+    assert list(run_campaign(campaign, store, engine=Engine())) == []
+    cells = {cell.key: cell for cell in item.cells if cell.metric == "head_seconds"}
+    for row in ("QR", "Tammes"):
+        timed = cells[row, SECONDS].experiment
+        assert timed is not None
+        record = store.record(timed, 0)
+        assert record is not None
+        assert 0 < record["head_seconds"] < 60
+    assert plan_campaign([item], [0], store, tmp_path / "runs").timed == ()
 
 
 def test_a_cell_is_found_by_row_and_column() -> None:

@@ -182,13 +182,18 @@ def _list_items() -> None:
 
     scales = {name: find_items("all", find_scale(name)) for name in SCALES}
     measured = times(scales)
-    table = Table("item", "claim", "trainings", "shared", *(f"{name}, per seed" for name in scales))
+    table = Table("item", "claim", "trainings\n(shared)", *scales)
+    for column in table.columns[2:]:
+        column.no_wrap = True
     for item in scales["laptop"]:
         cells = [in_words(measured[name][item.name]) for name in scales]
         if item.computed is not None:
-            cells = ["by formula"] * len(cells)
+            cells = ["–"] * len(cells)
         shared = num_shared(item, scales["laptop"])
-        table.add_row(item.name, item.claim, str(len(item.trainings())), str(shared), *cells)
+        table.add_row(item.name, item.claim, f"{len(item.trainings())} ({shared})", *cells)
     console = Console()
     (console if console.is_terminal else Console(width=DEFAULT_WIDTH)).print(table)
-    click.echo("trainings and shared: at laptop scale; times: on one core of this machine, from a few measured steps")
+    click.echo(
+        "Times: of one seed on one core of this machine, from a few measured steps; –: computed by formula.\n"
+        "Trainings: of one seed at laptop scale; in brackets those that other items need as well, which run once."
+    )

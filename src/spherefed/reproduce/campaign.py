@@ -10,10 +10,11 @@ from pathlib import Path
 from spherefed.engines.activity import Activity
 from spherefed.errors import CalibrationError, FederationError
 from spherefed.experiment import Experiment
-from spherefed.reproduce.alignment import local_alignment
+from spherefed.reproduce.alignment import compare_local_models
+from spherefed.reproduce.head_time import head_seconds
 from spherefed.reproduce.item import Item, Metric
 from spherefed.reproduce.local_only import local_only_rounds
-from spherefed.reproduce.store import Store, dataset_of_run, record_of_failure, record_of_run, short_digest
+from spherefed.reproduce.store import Record, Store, dataset_of_run, record_of_failure, record_of_run, short_digest
 from spherefed.runs.directory import RunDirectory
 from spherefed.runs.jobs import Job, JobEnd, JobRound, Running, Watch, run_jobs
 from spherefed.runs.runner import Engine
@@ -31,14 +32,18 @@ class Campaign:
     """Digests of the experiments whose local models are compared as well (Fig. 3)."""
     local_only: tuple[Job, ...]
     """Experiments whose clients train alone as well; they write no run directory."""
+    timed: tuple[Experiment, ...]
+    """Experiments whose heads are made once more, to measure how long that takes (Table 10)."""
 
 
 def plan_campaign(items: Sequence[Item], seeds: Sequence[int], store: Store, runs: Path) -> Campaign:
     """One job per missing training and one per missing cell, seed by seed, so that early seeds are complete first."""
     wanted = {e.digest(): e for item in items for e in item.experiments()}
-    inspected, alone = _with_metric(items, "alignment"), _with_metric(items, "local_only")
+    inspected, alone = _with_metric(items, "mixing"), _with_metric(items, "local_only")
+    with_time = _with_metric(items, "head_seconds")
     aligned: set[str] = set()
     local_only: list[Job] = []
+    timed: list[Experiment] = []
     jobs: dict[Path, Job] = {}
     num_rounds = 0
     for seed in seeds:
@@ -48,7 +53,9 @@ def plan_campaign(items: Sequence[Item], seeds: Sequence[int], store: Store, run
                 out = runs / f"{short_digest(experiment)}-alone"
                 local_only.append(Job(name=f"{_title(experiment)}, clients alone", experiment=experiment, out=out))
                 num_rounds += experiment.rounds
-            if record is not None and not (digest in inspected and "alignment" not in record and "error" not in record):
+            if digest in with_time and (record is None or not {"head_seconds", "error"} & set(record)):
+                timed.append(experiment)
+            if record is not None and not (digest in inspected and _lacks_comparison(record, seed)):
                 continue
             if digest in inspected:
                 aligned.add(experiment.digest())
@@ -60,7 +67,13 @@ def plan_campaign(items: Sequence[Item], seeds: Sequence[int], store: Store, run
             if experiment != training:
                 out = runs / short_digest(experiment)
                 jobs[out] = Job(name=_title(experiment), experiment=experiment, out=out, trained=first)
-    return Campaign(tuple(jobs.values()), num_rounds, frozenset(aligned), tuple(local_only))
+    return Campaign(tuple(jobs.values()), num_rounds, frozenset(aligned), tuple(local_only), tuple(timed))
+
+
+def _lacks_comparison(record: Record, seed: int) -> bool:
+    """Whether the local models of a training have to be compared; only the first seed has a map."""
+    wanted = {"alignment", "mixing", *(["map"] if seed == 0 else [])}
+    return "error" not in record and not wanted <= set(record)
 
 
 def _with_metric(items: Sequence[Item], metric: Metric) -> set[str]:
@@ -78,6 +91,11 @@ def run_campaign(
             _record(event, store, campaign, engine)
         else:
             yield event
+    for experiment in campaign.timed:
+        record = store.record(experiment, experiment.seed)
+        if record is not None and "error" not in record:
+            seconds = head_seconds(experiment.model.head, experiment.seed)
+            store.add(experiment, {**record, "head_seconds": seconds}, None)
     for job in campaign.local_only:
         record = store.record(job.experiment, job.experiment.seed)
         if record is not None and "error" not in record:
@@ -105,7 +123,7 @@ def _record(event: JobEnd, store: Store, campaign: Campaign, engine: Engine) -> 
         # A training that was repeated for another cell gives the same numbers: its first record is kept.
         record = record_of_run(directory) | (store.record(experiment, experiment.seed) or {})
         if experiment.digest() in campaign.aligned:
-            record["alignment"] = round(local_alignment(directory, engine), 6)
+            record |= compare_local_models(directory, engine, with_map=experiment.seed == 0)
         store.add(experiment, record, dataset_of_run(directory))
     elif isinstance(event.error, FederationError | CalibrationError):
         # Diverged (every update was rejected as not finite) or died (all features zero): a result, and a bad one.

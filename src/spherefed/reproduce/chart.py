@@ -1,7 +1,7 @@
 """The figure of an item, from its JSON alone: equal JSON, equal SVG text.
 
-Tables become dots with intervals, one panel per column. Figures of the paper over rounds become curves. What is
-computed by formula becomes bars.
+Tables become dots with intervals, one panel per column. Figures of the paper over rounds become curves, maps of
+features points. What is computed by formula becomes bars.
 """
 
 import io
@@ -37,6 +37,8 @@ def item_figure(found: Plain, format_: str = "svg") -> bytes | None:
         panels = _curve_panels(found["curves"])
         size = (4.2 * len(panels), 3.4)
         return _drawn(lambda figure: _draw_curves(figure, panels), size, format_) if panels else None
+    if maps := found.get("maps"):
+        return _drawn(lambda figure: _draw_maps(figure, maps), (3.2 * len(maps), 3.6), format_)
     columns = _dot_panels(found["cells"])
     if not columns:
         return None
@@ -64,10 +66,10 @@ def _drawn(draw: Any, size: tuple[float, float], format_: str) -> bytes:
 
 
 def _dot_panels(cells: Sequence[Plain]) -> dict[str, list[Plain]]:
-    """Column → its cells that have a number."""
+    """Column → its cells that have a number; the axis is one of accuracy, so times are left out."""
     panels: dict[str, list[Plain]] = {}
     for cell in cells:
-        if cell["ours"] is not None:
+        if cell["ours"] is not None and cell["metric"] != "head_seconds":
             panels.setdefault(cell["column"], []).append(cell)
     return panels
 
@@ -110,6 +112,24 @@ def _draw_curves(figure: "Figure", panels: Mapping[tuple[str, str], Sequence[Pla
         axes.set_xlabel("round")
         axes.set_ylabel(LABELS[measure])
         axes.legend(frameon=False, fontsize=7)
+
+
+def _draw_maps(figure: "Figure", maps: Mapping[str, Plain]) -> None:
+    """One panel per method: colours are clients, shapes are classes."""
+    for position, (title, found) in enumerate(maps.items(), start=1):
+        axes: Axes = figure.add_subplot(1, len(maps), position)
+        count = len(found["labels"])
+        for index, client in enumerate(found["clients"]):
+            points = found["points"][index * count : (index + 1) * count]
+            for marker, number in zip("ox", sorted(set(found["labels"])), strict=False):
+                chosen = [p for p, label in zip(points, found["labels"], strict=True) if label == number]
+                label = f"class {number}" + ("" if len(found["clients"]) == 1 else f", client {client}")
+                x, y = zip(*chosen, strict=True)
+                axes.plot(x, y, marker, ms=3.5, mew=0.9, mfc="none", color=COLOURS[index], label=label)
+        axes.set_xticks([])
+        axes.set_yticks([])
+        axes.set_title(title, loc="left")
+        axes.legend(frameon=False, fontsize=6.5, loc="upper center", bbox_to_anchor=(0.5, -0.01), ncols=2)
 
 
 def _draw_bars(figure: "Figure", bars: Plain) -> None:

@@ -8,10 +8,13 @@ from spherefed.experiment import Experiment
 
 Key = tuple[str, str]
 """Row and column of a cell."""
-Metric = Literal["trained", "calibrated", "personal", "local_only", "cosine", "norm_difference", "alignment"]
+Metric = Literal[
+    "trained", "calibrated", "personal", "local_only",
+    "cosine", "norm_difference", "alignment", "mixing", "head_seconds",
+]  # fmt: skip
 """Accuracy of the model as trained or calibrated, mean accuracy of clients' own models, mean accuracy of models that
-clients train alone (`local_only.py`), Eq. 2 and 3 after the last round, or the agreement of local models' features
-(`alignment.py`)."""
+clients train alone (`local_only.py`), Eq. 2 and 3 after the last round, the agreement of local models' features
+(`alignment.py`), or the time to make the fixed head (`head_time.py`)."""
 ACCURACIES = ("trained", "calibrated", "personal", "local_only")
 
 

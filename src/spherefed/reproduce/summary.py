@@ -47,6 +47,7 @@ def summarize_item(item: Item, scale: Scale, seeds: Sequence[int], store: Store,
         "claims": claims,
         "likely_cause": likely_cause(scale.name, item.name) if failed else None,
         "curves": _curves(item, seeds, store),
+        **_maps(item, store),
     }
 
 
@@ -74,9 +75,9 @@ def value_of(record: Record, metric: Metric) -> float | None:
         return None
     if metric == "personal":
         return None if record["personal"] is None else 100 * float(record["personal"]["mean"])
-    if metric in ("alignment", "local_only"):
+    if metric in ("alignment", "mixing", "head_seconds", "local_only"):
         found: float | None = record.get(metric)
-        return found if found is None or metric == "alignment" else 100 * found
+        return found if found is None or metric != "local_only" else 100 * found
     if metric in ACCURACIES:
         accuracy = record["accuracy"].get(metric)
         return None if accuracy is None else 100 * float(accuracy)
@@ -169,6 +170,17 @@ def _seconds(item: Item, seeds: Sequence[int], store: Store) -> float:
 
 def _machines(item: Item, seeds: Sequence[int], store: Store) -> list[str]:
     return sorted({f"{record['machine']}, torch {record['torch']}" for record in _records(item, seeds, store)})
+
+
+def _maps(item: Item, store: Store) -> dict[str, Any]:
+    """The maps of features of the first seed, by row; empty for items without such maps."""
+    found = {}
+    for cell in (cell for cell in item.cells if cell.metric == "mixing" and cell.experiment is not None):
+        assert cell.experiment is not None
+        record = store.record(cell.experiment, 0) or {}
+        if "map" in record:
+            found[cell.row] = record["map"]
+    return {"maps": found} if found else {}
 
 
 def _curves(item: Item, seeds: Sequence[int], store: Store) -> list[dict[str, Any]]:
