@@ -22,8 +22,9 @@ SHAPES = {"digits": (1, 8, 8), "cifar100": (3, 32, 32), "tiny-imagenet": (3, 64,
 
 
 def item_seconds(item: Item) -> float:
-    """Time of the trainings of one seed of an item, on one core."""
-    return sum(num_images(training) * _seconds_per_image(*_network(training)) for training in item.trainings())
+    """Time of the trainings of one seed of an item, on one core, without the short ones on a frozen encoder."""
+    trainings = [training for training in item.trainings() if not training.model.frozen]
+    return sum(num_images(training) * _seconds_per_image(*_network(training)) for training in trainings)
 
 
 def num_shared(item: Item, items: Sequence[Item]) -> int:

@@ -15,6 +15,7 @@ from spherefed.experiment import Experiment, with_settings
 from spherefed.reproduce.campaign import plan_campaign, run_campaign
 from spherefed.reproduce.item import Cell, Item, Metric
 from spherefed.reproduce.methods import LOSSES, SWITCHES, ablation, babu_of, base_of, ours_of
+from spherefed.reproduce.regimes import frozen_features
 from spherefed.reproduce.scales import TENTH, Scale
 from spherefed.reproduce.store import Store
 from spherefed.reproduce.summary import value_of
@@ -36,6 +37,8 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     ),
     # CCVR's refit, without and with Tukey's transform of the virtual features.
     "tuning-ccvr": ("fedavg+ccvr", "fedavg+ccvr-tukey"),
+    # Layers on a frozen encoder, which are not in the paper.
+    "tuning-frozen": ("fedavg+frozen", "fedavg+spherefed+frozen"),
 }
 """Methods whose grids are kept equally large, by the name on the command line."""
 
@@ -152,9 +155,10 @@ def tuning_experiment(scale: Scale, method: str) -> Experiment:
     first, ccvr = built["fedavg"], replace(scale.ccvr_tuned, tukey=0.5 if method.endswith("tukey") else 1.0)
     if "ccvr" in method:
         built[method] = first and replace(first, calibration=ccvr)
-    experiment = built[method]
+    experiment = built[method.removesuffix("+frozen")]
     assert experiment is not None, "every scale has α = 0.1"
-    return replace(experiment, data=scale.tuning_data, evaluate_every=experiment.rounds)
+    experiment = replace(experiment, data=scale.tuning_data, evaluate_every=experiment.rounds)
+    return frozen_features(experiment) if method.endswith("+frozen") else experiment
 
 
 def path_of(method: str) -> str:

@@ -107,7 +107,7 @@ def paper_scale() -> Scale:
             model=Model(encoder=MobileNetV2()),
             local=LocalTraining(lr=0.1, epochs=10, batch_size=64),
         ),
-        rates=TABLE_16,
+        rates=TABLE_16 | FROZEN_RATES,
         ccvr=Ccvr(),
         ccvr_tuned=Ccvr(tukey=1.0, refit=Refit(lr=1e-2, epochs=100)),
         tuning_data=Data(name="cifar100", validation=0.15),
@@ -146,7 +146,9 @@ TABLE_16 = {
 }
 """Learning rates of the paper."""
 
-LAPTOP_RATES = {
+FROZEN_RATES = {"fedavg+frozen": 0.02, "fedavg+spherefed+frozen": 4.0}
+"""Not in the paper: where tuning starts for layers on a frozen encoder (`regimes`)."""
+LAPTOP_RATES = FROZEN_RATES | {
     "fedavg": 0.02,
     "fedavg+babu": 0.02,
     "fedavg+spherefed": 4.0,
@@ -271,7 +273,7 @@ def tuned_ccvr(scale: str, start: Ccvr) -> Ccvr:
 def tuned_methods(scale: str) -> dict[str, Any]:
     """What tuning tried and chose, by method."""
     found: dict[str, Any] = {}
-    for search in ("tuning", "tuning-ablations", "tuning-ccvr"):
+    for search in ("tuning", "tuning-ablations", "tuning-ccvr", "tuning-frozen"):
         file = files(__package__) / "tuned" / f"{scale}-{search}.json"
         if file.is_file():
             found |= json.loads(file.read_text(encoding="utf-8"))["methods"]
