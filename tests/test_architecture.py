@@ -185,7 +185,7 @@ TESTED_TOGETHER = {
             "reproduce/formulas",
             "reproduce/headline",
             "reproduce/judging",
-            "reproduce/local_only",
+            "runs/local_only",
             "reproduce/methods",
             "reproduce/regimes",
             "reproduce/scales",

@@ -12,7 +12,7 @@ from spherefed.calibration import Ccvr, Ffc
 from spherefed.client.evaluation import GLOBAL_TEST
 from spherefed.data.partition import Dirichlet, Iid, Shards
 from spherefed.engines.activity import Activity
-from spherefed.errors import ConfigError
+from spherefed.errors import ConfigError, RunError
 from spherefed.experiment import Experiment
 from spherefed.nn.encoders import VGG13, MobileNetV2, ResNet18, SENet18
 from spherefed.reproduce.ablations import SECONDS
@@ -23,7 +23,6 @@ from spherefed.reproduce.catalog import ITEMS, find_items, find_scale, with_cell
 from spherefed.reproduce.headline import headline_columns, headline_page, write_headline
 from spherefed.reproduce.item import Cell, Claim, Item
 from spherefed.reproduce.judging import judge, quantity
-from spherefed.reproduce.local_only import local_only_rounds
 from spherefed.reproduce.methods import BABU, CCVR, OURS, base_of
 from spherefed.reproduce.page import claims_page, index_page, mean_text
 from spherefed.reproduce.scales import COLUMNS, SCALES
@@ -31,6 +30,7 @@ from spherefed.reproduce.store import Store, record_of_failure
 from spherefed.reproduce.summary import summarize_item, value_of
 from spherefed.runs.environment import NUMERICS_VERSION
 from spherefed.runs.inspection import LocalFeatures
+from spherefed.runs.local_only import local_only_accuracy, train_alone
 from spherefed.runs.runner import Engine, run_to_end
 
 PRINTED_GAINS = {
@@ -130,9 +130,10 @@ def test_calibrations_of_one_training_need_one_training(tmp_path: Path) -> None:
     campaign = plan_campaign([small_item()], [0, 1], Store(tmp_path / "results"), tmp_path / "runs")
     trained = [job for job in campaign.jobs if job.trained is None]
     assert len(trained) == 6  # FedAvg, a fixed random head and one client with all data, two seeds
-    assert [job.experiment.seed for job in campaign.local_only] == [0, 1]
+    alone = [job for job in campaign.jobs if job.alone]
+    assert [job.experiment.seed for job in alone] == [0, 1]
     assert campaign.num_rounds == (6 + 2) * 5
-    (after, _) = [job for job in campaign.jobs if job.trained is not None]
+    (after, _) = [job for job in campaign.jobs if job.trained is not None and not job.alone]
     assert after.experiment.calibration == Ffc()
     assert after.trained in {job.out for job in trained}
 
@@ -151,7 +152,8 @@ def test_a_recorded_result_is_not_computed_again_unless_the_numerics_changed(tmp
     assert plan_campaign([item], [0], store, tmp_path).jobs == ()
     assert {job.experiment.seed for job in plan_campaign([item], [0, 1], store, tmp_path).jobs} == {1}
     store.add(item.experiments()[0].with_seed(0), {**record_of_failure("x"), "numerics_version": -1}, None)
-    assert len(plan_campaign([item], [0], store, tmp_path).jobs) == 1
+    again = plan_campaign([item], [0], store, tmp_path).jobs
+    assert [job.alone for job in again] == [False, True]  # the federation, and its clients alone
 
 
 def test_a_diverged_run_is_a_result_without_a_number(tmp_path: Path) -> None:
@@ -210,23 +212,54 @@ def test_a_client_that_trains_alone_is_a_federation_of_one(tmp_path: Path) -> No
     assert start is not None
     alone = replace(start, partition=Iid(clients=1), rounds=2)
     federated = run_to_end(alone, tmp_path / "run")["accuracy"]["trained"][GLOBAL_TEST]
-    accuracy, rounds = _alone(alone)
-    assert (accuracy, rounds) == (federated, [0, 1])
-    apart, _ = _alone(replace(alone, partition=Shards(clients=5)))
+    assert _alone(alone, tmp_path / "alone") == (federated, [0, 1])
+    apart, _ = _alone(replace(alone, partition=Shards(clients=5)), tmp_path / "apart")
     assert apart is not None
     assert apart < federated
 
 
-def _alone(experiment: Experiment) -> tuple[float | None, list[int]]:
+def test_clients_that_train_alone_continue_where_they_were_interrupted(tmp_path: Path) -> None:
+    start = base_of(find_scale("tiny"), "fedavg", "IID")
+    assert start is not None
+    alone = replace(start, partition=Shards(clients=3), rounds=3)
+    expected, _ = _alone(alone, tmp_path / "whole")
+    began = train_alone(alone, tmp_path / "parts", engine=Engine(), activity=Activity())
+    assert next(began).index == 0
+    began.close()
+    assert _alone(alone, tmp_path / "parts") == (expected, [1, 2])
+    assert _alone(alone, tmp_path / "parts") == (expected, [])
+    with pytest.raises(RunError, match="belongs to another experiment"):
+        next(train_alone(replace(alone, rounds=9), _without_result(tmp_path), engine=Engine(), activity=Activity()))
+    (tmp_path / "parts" / "models.safetensors").write_bytes(b"no tensors")
+    with pytest.raises(RunError, match="cannot be read"):
+        next(train_alone(alone, tmp_path / "parts", engine=Engine(), activity=Activity()))
+
+
+def _without_result(tmp_path: Path) -> Path:
+    (tmp_path / "parts" / "local_only.json").unlink()
+    return tmp_path / "parts"
+
+
+def test_clients_alone_run_side_by_side_with_the_same_result(tmp_path: Path) -> None:
+    (item,) = with_cells([small_item()], "local-only training", None)
+    found = []
+    for processes in (1, 2):
+        store = Store(tmp_path / str(processes))
+        campaign = plan_campaign([item], [0, 1], store, tmp_path / f"runs-{processes}")
+        list(run_campaign(campaign, store, engine=Engine(), processes=processes))
+        records = [store.record(item.experiments()[0], seed) for seed in (0, 1)]
+        found.append([record["local_only"] for record in records if record is not None])
+    assert found[0] == found[1]
+    assert len(set(found[0])) == 2
+
+
+def _alone(experiment: Experiment, folder: Path) -> tuple[float | None, list[int]]:
     """The accuracy of clients that train alone, and the rounds that were reported."""
     activity, indices = Activity(), []
-    rounds = local_only_rounds(experiment, Engine(), activity)
-    while True:
-        try:
-            indices.append(next(rounds).index)
-        except StopIteration as end:
-            return end.value, indices
+    for progress in train_alone(experiment, folder, engine=Engine(), activity=activity):
+        indices.append(progress.index)
         assert activity.fraction == 1.0  # every client has trained
+    return local_only_accuracy(folder), indices
 
 
 def test_alignment_is_the_mean_cosine_of_centred_class_means() -> None:

@@ -3,20 +3,19 @@
 Run directories lie under the digest of their experiment, so that any item, interrupted or not, finds them again.
 """
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from spherefed.engines.activity import Activity
 from spherefed.errors import CalibrationError, FederationError
 from spherefed.experiment import Experiment
 from spherefed.reproduce.alignment import compare_local_models
 from spherefed.reproduce.head_time import head_seconds
 from spherefed.reproduce.item import Item, Metric
-from spherefed.reproduce.local_only import local_only_rounds
 from spherefed.reproduce.store import Record, Store, dataset_of_run, record_of_failure, record_of_run, short_digest
 from spherefed.runs.directory import RunDirectory
-from spherefed.runs.jobs import Job, JobEnd, JobRound, Running, Watch, run_jobs
+from spherefed.runs.jobs import Job, JobEnd, JobRound, Watch, run_jobs
+from spherefed.runs.local_only import local_only_accuracy
 from spherefed.runs.runner import Engine
 from spherefed.schema import kind_of
 
@@ -30,8 +29,6 @@ class Campaign:
     """Rounds of all trainings that are not finished, also of clients alone."""
     aligned: frozenset[str]
     """Digests of the experiments whose local models are compared as well (Fig. 3)."""
-    local_only: tuple[Job, ...]
-    """Experiments whose clients train alone as well; they write no run directory."""
     timed: tuple[Experiment, ...]
     """Experiments whose heads are made once more, to measure how long that takes (Table 10)."""
 
@@ -42,7 +39,7 @@ def plan_campaign(items: Sequence[Item], seeds: Sequence[int], store: Store, run
     inspected, alone = _with_metric(items, "mixing"), _with_metric(items, "local_only")
     with_time = _with_metric(items, "head_seconds")
     aligned: set[str] = set()
-    local_only: list[Job] = []
+    local_only: list[Job] = []  # after all others, because a federation is what most cells need
     timed: list[Experiment] = []
     jobs: dict[Path, Job] = {}
     num_rounds = 0
@@ -50,8 +47,9 @@ def plan_campaign(items: Sequence[Item], seeds: Sequence[int], store: Store, run
         for digest, experiment in ((d, e.with_seed(seed)) for d, e in wanted.items()):
             record = store.record(experiment, seed)
             if digest in alone and (record is None or not {"local_only", "error"} & set(record)):
-                out = runs / f"{short_digest(experiment)}-alone"
-                local_only.append(Job(name=f"{_title(experiment)}, clients alone", experiment=experiment, out=out))
+                out, trained = runs / f"{short_digest(experiment)}-alone", runs / short_digest(experiment)
+                name = f"{_title(experiment)}, clients alone"
+                local_only.append(Job(name=name, experiment=experiment, out=out, trained=trained, alone=True))
                 num_rounds += experiment.rounds
             if digest in with_time and (record is None or not {"head_seconds", "error"} & set(record)):
                 timed.append(experiment)
@@ -67,7 +65,7 @@ def plan_campaign(items: Sequence[Item], seeds: Sequence[int], store: Store, run
             if experiment != training:
                 out = runs / short_digest(experiment)
                 jobs[out] = Job(name=_title(experiment), experiment=experiment, out=out, trained=first)
-    return Campaign(tuple(jobs.values()), num_rounds, frozenset(aligned), tuple(local_only), tuple(timed))
+    return Campaign((*jobs.values(), *local_only), num_rounds, frozenset(aligned), tuple(timed))
 
 
 def _lacks_comparison(record: Record, seed: int) -> bool:
@@ -96,30 +94,14 @@ def run_campaign(
         if record is not None and "error" not in record:
             seconds = head_seconds(experiment.model.head, experiment.seed)
             store.add(experiment, {**record, "head_seconds": seconds}, None)
-    for job in campaign.local_only:
-        record = store.record(job.experiment, job.experiment.seed)
-        if record is not None and "error" not in record:
-            accuracy = yield from _clients_alone(job, engine, {} if watch is None else watch)
-            store.add(job.experiment, {**record, "local_only": accuracy}, None)
-
-
-def _clients_alone(job: Job, engine: Engine, watch: Watch) -> Generator[JobRound, None, float | None]:
-    """Train every client alone, visible in `watch`; returns their mean accuracy."""
-    running = watch[job.out] = Running(job, Activity())
-    rounds = local_only_rounds(job.experiment, engine, running.activity)
-    try:
-        while True:
-            yield JobRound(job, next(rounds))
-    except StopIteration as end:
-        accuracy: float | None = end.value
-        return accuracy
-    finally:
-        del watch[job.out]
 
 
 def _record(event: JobEnd, store: Store, campaign: Campaign, engine: Engine) -> None:
     experiment, directory = event.job.experiment, RunDirectory(event.job.out)
-    if event.error is None:
+    if event.error is None and event.job.alone:
+        federated = store.record(experiment, experiment.seed) or {}
+        store.add(experiment, {**federated, "local_only": local_only_accuracy(event.job.out)}, None)
+    elif event.error is None:
         # A training that was repeated for another cell gives the same numbers: its first record is kept.
         record = record_of_run(directory) | (store.record(experiment, experiment.seed) or {})
         if experiment.digest() in campaign.aligned:
@@ -127,7 +109,8 @@ def _record(event: JobEnd, store: Store, campaign: Campaign, engine: Engine) -> 
         store.add(experiment, record, dataset_of_run(directory))
     elif isinstance(event.error, FederationError | CalibrationError):
         # Diverged (every update was rejected as not finite) or died (all features zero): a result, and a bad one.
-        store.add(experiment, record_of_failure(str(event.error)), None)
+        if not event.job.alone:
+            store.add(experiment, record_of_failure(str(event.error)), None)
     else:
         raise event.error
 

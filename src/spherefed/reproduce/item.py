@@ -13,7 +13,7 @@ Metric = Literal[
     "cosine", "norm_difference", "alignment", "mixing", "head_seconds",
 ]  # fmt: skip
 """Accuracy of the model as trained or calibrated, mean accuracy of clients' own models, mean accuracy of models that
-clients train alone (`local_only.py`), Eq. 2 and 3 after the last round, the agreement of local models' features
+clients train alone (`runs/local_only.py`), Eq. 2 and 3 after the last round, the agreement of local models' features
 (`alignment.py`), or the time to make the fixed head (`head_time.py`)."""
 ACCURACIES = ("trained", "calibrated", "personal", "local_only")
 

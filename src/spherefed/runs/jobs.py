@@ -21,6 +21,7 @@ from spherefed.assembly import InMemory
 from spherefed.engines.activity import Activity
 from spherefed.errors import ConfigError, EngineError, SpherefedError
 from spherefed.experiment import Experiment, experiment_from_json, experiment_to_json
+from spherefed.runs.local_only import train_alone
 from spherefed.runs.runner import Engine, Progress, run
 
 MAX_ATTEMPTS = 2
@@ -38,6 +39,8 @@ class Job:
     out: Path
     trained: Path | None = None
     """The run directory of a job with the same training, which comes first."""
+    alone: bool = False
+    """Clients train alone and nothing is averaged (`local_only.py`); `out` is then a folder of its own."""
     in_memory: InMemory | None = None
     """Data and encoder that were passed in memory: only for jobs in this process."""
 
@@ -117,6 +120,9 @@ def _in_turn(jobs: Sequence[Job], engine: Engine, resume: bool, watch: Watch) ->
 
 
 def _run_job(job: Job, engine: Engine, resume: bool, activity: Activity) -> Generator[Progress]:
+    if job.alone:
+        yield from train_alone(job.experiment, job.out, engine=engine, activity=activity)
+        return
     begun = resume and (job.out / "experiment.json").exists()
     yield from run(
         job.experiment,
@@ -248,7 +254,8 @@ class _Process:
         assert self.job is not None
         job = self.job
         with suppress(OSError):  # the process is dead: reading from it reports that
-            self.connection.send((job.name, experiment_to_json(job.experiment), job.out, job.trained, resume))
+            experiment = experiment_to_json(job.experiment)
+            self.connection.send((job.name, experiment, job.out, job.trained, job.alone, resume))
 
 
 def _work(connection: "Connection[Any, Any]", engine: Engine, activity: Activity) -> None:
@@ -258,8 +265,8 @@ def _work(connection: "Connection[Any, Any]", engine: Engine, activity: Activity
     torch.set_num_threads(1)
     with suppress(KeyboardInterrupt, EOFError, OSError):  # ended by the parent, or the parent is gone
         while True:
-            name, experiment, out, trained, resume = connection.recv()
-            job = Job(name=name, experiment=experiment_from_json(experiment), out=out, trained=trained)
+            name, content, out, trained, alone, resume = connection.recv()
+            job = Job(name=name, experiment=experiment_from_json(content), out=out, trained=trained, alone=alone)
             _report(_run_job(job, engine, resume, activity), job, connection.send)
     os._exit(0)
 
