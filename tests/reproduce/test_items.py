@@ -93,6 +93,44 @@ def test_claims_and_differences_are_about_cells_that_exist(name: str, scale: str
     assert item.computed is not None or item.claims
 
 
+def test_the_sizes_of_claims_are_those_of_the_printed_cells() -> None:
+    checked = 0
+    for item in find_items("all", find_scale("paper")):
+        printed = {cell.key: cell.paper for cell in item.cells}
+        for claim in item.claims:
+            terms = [printed[key] for key in claim.plus] + [printed[key] for key in claim.minus]
+            if claim.measure != "sum" or claim.paper is None or None in terms:
+                continue
+            signs = [1.0] * len(claim.plus) + [-1.0] * len(claim.minus)
+            size = sum(sign * term for sign, term in zip(signs, terms, strict=True) if term is not None)
+            assert claim.paper == pytest.approx(size, abs=0.006), claim.text
+            checked += 1
+    assert checked > 150
+
+
+def test_a_claim_that_a_training_diverges_counts_the_seeds_in_which_it_does() -> None:
+    claim = Claim(text="", plus=(("a", ""),), measure="diverged", paper=1.0)
+    assert quantity(claim, {}, [("a", "")]) == 1.0
+    assert quantity(claim, {("a", ""): 3.0}) == 0.0
+    assert quantity(claim, {}) is None
+    assert judge([1.0, 1.0], size=1.0) == "holds"
+    assert judge([0.0, 0.0], size=1.0) == "does not hold"
+    assert judge([1.0, 0.0], size=1.0) == "not decided"
+
+
+@pytest.mark.parametrize("balanced", [False, True])
+def test_figures_2_and_3_and_table_4_have_the_networks_and_lengths_of_the_paper(balanced: bool) -> None:
+    scale = find_scale("paper", balanced=balanced)
+    fig2, fig3, table4 = find_items("fig2,fig3,table4", scale)
+    assert {(e.model.encoder, e.rounds) for e in fig2.experiments()} == {(ResNet18(), 50)}
+    central = next(cell.experiment for cell in fig3.cells if cell.row == "centralised training")
+    assert central is not None
+    assert central.rounds * central.local_training.epochs == 120
+    (ours,) = {cell.experiment for cell in table4.cells if cell.key == ("FFC", "α = 0.1")}
+    assert ours is not None
+    assert ours.model.encoder == SENet18()
+
+
 def test_the_paper_scale_has_the_networks_and_rates_of_table_16() -> None:
     (item,) = find_items("table2", find_scale("paper"))
     cells = {cell.key: cell.experiment for cell in item.cells}
@@ -420,7 +458,7 @@ def test_computed_claims_and_measured_ones_share_a_page(tmp_path: Path) -> None:
     scale = find_scale("tiny")
     found = [summarize_item(item, scale, [0], Store(tmp_path), "c") for item in find_items("table1,table9", scale)]
     page = claims_page(found)
-    assert "| table1 | SphereFed: 7 MB and 1.7e+02 GFLOP | – | [holds](results/tiny/table1.md) |" in page
+    assert "| table1 | SphereFed: 7 MB | – | [holds](results/tiny/table1.md) |" in page
     assert "| table9 | a fixed random head helps | +1.01 | [not run](results/tiny/table9.md) |" in page
     assert index_page(found).count("](tiny/") == 2
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from spherefed.data.partition import Dirichlet
 from spherefed.experiment import Experiment
-from spherefed.reproduce.item import Cell, Claim, Item
+from spherefed.reproduce.item import Cell, Claim, Item, better
 from spherefed.reproduce.methods import BABU, CCVR, LABELS, OURS, Change, block, block_claims, reference_cells
 from spherefed.reproduce.scales import COLUMNS, HALF, IID, TENTH, Scale
 from spherefed.server.schedules import MultiStep
@@ -44,7 +44,8 @@ TABLE_2: Mapping[str, tuple[Printed, ...]] = {
         printed(24.29, 25.01, 25.34, 29.84),
     ),
 }
-"""Accuracy in the columns IID, α = 0.5, α = 0.1, TinyImageNet. The source misprints some differences, not these."""
+"""Accuracy in the columns IID, α = 0.5, α = 0.1, TinyImageNet. Some printed differences do not fit them; for FedProx +
+CCVR at IID (71.31, "↑0.12") it is not clear which number is the misprint."""
 
 
 def table2(scale: Scale) -> Item:
@@ -55,7 +56,8 @@ def table2(scale: Scale) -> Item:
         for column, paper in zip(COLUMNS, columns, strict=True):
             cells += block(scale, base, column, paper)
             claims += block_claims(base, column, paper)
-        claims.append(_gap_claim(base, columns))
+        claims += _skew_claims(base, columns)
+    claims += _gaps_of_fednova()
     for column in COLUMNS:
         cells += reference_cells(scale, column)
     return Item(
@@ -67,17 +69,33 @@ def table2(scale: Scale) -> Item:
     )
 
 
-def _gap_claim(base: str, columns: tuple[Printed, ...]) -> Claim:
-    """The gap between IID and α = 0.1 shrinks: (IID − α) of the base minus the same of SphereFed is positive."""
+def _skew_claims(base: str, columns: tuple[Printed, ...]) -> list[Claim]:
+    """SphereFed gains more where data differ more: its lead over the base in one column minus that in another."""
     name = LABELS[base]
     ours = f"{name} {OURS}"
-    iid, _, tenth, _ = columns
-    return Claim(
-        text=f"SphereFed narrows {name}'s gap between IID and α = 0.1",
-        plus=((name, IID), (ours, TENTH)),
-        minus=((name, TENTH), (ours, IID)),
-        paper=(iid[""] - tenth[""]) - (iid[OURS] - tenth[OURS]),
-    )
+    lead = {column: numbers[OURS] - numbers[""] for column, numbers in zip(COLUMNS, columns, strict=True)}
+    claims = []
+    for less, more in ((IID, HALF), (HALF, TENTH), (IID, TENTH)):
+        text = f"SphereFed's lead over {name} is larger at {more} than at {less}"
+        if (less, more) == (IID, TENTH):
+            text = f"SphereFed narrows {name}'s gap between IID and α = 0.1"
+        claims.append(
+            Claim(
+                text=text,
+                plus=((ours, more), (name, less)),
+                minus=((name, more), (ours, less)),
+                paper=lead[more] - lead[less],
+            )
+        )
+    return claims
+
+
+def _gaps_of_fednova() -> list[Claim]:
+    """The two gaps that the text names: 4.92 points, and 2.96 with SphereFed."""
+    return [
+        better(f"{row} loses accuracy from IID to α = 0.1", (row, IID), (row, TENTH), size)
+        for row, size in (("FedNova", 4.92), (f"FedNova {OURS}", 2.96))
+    ]
 
 
 def table5(scale: Scale) -> Item:

@@ -89,7 +89,8 @@ def _draw_dots(figure: "Figure", columns: Mapping[str, Sequence[Plain]], unit: s
         axes.set_ylim(len(cells) - 0.5, -0.5)
         axes.grid(axis="x", lw=0.4, color="#cccccc")
         axes.set_title(column, loc="left")
-        axes.set_xlabel(f"accuracy, {unit}" if unit else "")
+        measure = "standard deviation" if cells[0]["metric"] == "personal_std" else "accuracy"
+        axes.set_xlabel(f"{measure}, {unit}" if unit else "")
 
 
 def _curve_panels(curves: Sequence[Plain]) -> dict[tuple[str, str], list[Plain]]:

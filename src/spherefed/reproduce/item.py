@@ -9,12 +9,12 @@ from spherefed.experiment import Experiment
 Key = tuple[str, str]
 """Row and column of a cell."""
 Metric = Literal[
-    "trained", "calibrated", "personal", "local_only",
+    "trained", "calibrated", "personal", "personal_std", "local_only",
     "cosine", "norm_difference", "alignment", "mixing", "head_seconds",
 ]  # fmt: skip
-"""Accuracy of the model as trained or calibrated, mean accuracy of clients' own models, mean accuracy of models that
-clients train alone (`runs/local_only.py`), Eq. 2 and 3 after the last round, the agreement of local models' features
-(`alignment.py`), or the time to make the fixed head (`head_time.py`)."""
+"""Accuracy of the model as trained or calibrated; mean and standard deviation over clients of the accuracy of their
+own models; mean accuracy of models that clients train alone (`runs/local_only.py`); Eq. 2 and 3 after the last round;
+the agreement of local models' features (`alignment.py`); or the time to make the fixed head (`head_time.py`)."""
 ACCURACIES = ("trained", "calibrated", "personal", "local_only")
 
 
@@ -44,12 +44,23 @@ class Claim:
     text: str
     plus: tuple[Key, ...]
     minus: tuple[Key, ...] = ()
-    measure: Literal["sum", "spread"] = "sum"
-    """f: the sum of the cells, or the difference between the largest and the smallest of them."""
+    measure: Literal["sum", "spread", "diverged"] = "sum"
+    """f: the sum of the cells; the difference between the largest and the smallest of them; or 1 if all of them
+    diverged and 0 if not."""
     paper: float | None = None
     """The size that the paper's numbers give."""
     margin: float | None = None
     """None: the claim is that the quantity is positive."""
+
+
+def better(text: str, more: Key, less: Key, size: float | None = None) -> Claim:
+    """The claim that a cell is larger than another; if the paper's numbers say so, by how much."""
+    return Claim(text=text, plus=(more,), minus=(less,), paper=size)
+
+
+def close(text: str, one: Key, other: Key, margin: float, size: float | None = None) -> Claim:
+    """The claim that two cells differ by at most a margin."""
+    return Claim(text=text, plus=(one,), minus=(other,), paper=size, margin=margin)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -6,7 +6,7 @@ that the paper's numbers give. Otherwise it is *not decided*. A claim that a qua
 interval lies inside [−m, m], does not hold if it lies outside, and is not decided otherwise. One seed decides nothing.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Literal
 
 from spherefed.report.summary import Estimate, estimate
@@ -15,12 +15,15 @@ from spherefed.reproduce.item import Claim, Key
 Verdict = Literal["holds", "does not hold", "not decided", "not run"]
 
 
-def quantity(claim: Claim, values: Mapping[Key, float]) -> float | None:
-    """f(plus) − f(minus) of one seed; None if a cell has no value.
+def quantity(claim: Claim, values: Mapping[Key, float], diverged: Collection[Key] = ()) -> float | None:
+    """f(plus) − f(minus) of one seed; None if a cell has no value. `diverged`: cells that have none for that reason.
 
     >>> quantity(Claim(text="", plus=(("a", ""),), minus=(("b", ""),)), {("a", ""): 3.0, ("b", ""): 1.0})
     2.0
     """
+    if claim.measure == "diverged":
+        known = all(key in values or key in diverged for key in claim.plus)
+        return float(all(key in diverged for key in claim.plus)) if known else None
     if any(key not in values for key in (*claim.plus, *claim.minus)):
         return None
     plus, minus = ([values[key] for key in keys] for keys in (claim.plus, claim.minus))

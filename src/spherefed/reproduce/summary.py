@@ -32,7 +32,8 @@ def summarize_item(item: Item, scale: Scale, seeds: Sequence[int], store: Store,
     if item.computed is not None:
         return found | {"computed": item.computed()}
     values = _values(item, seeds, store)
-    claims = [_claim(claim, values, seeds) for claim in item.claims]
+    diverged = {seed: [c.key for c in item.cells if seed in _failures(c.experiment, [seed], store)] for seed in seeds}
+    claims = [_claim(claim, values, diverged) for claim in item.claims]
     failed = any(claim["verdict"] == "does not hold" for claim in claims)
     return found | {
         "protocol": scale.description,
@@ -73,8 +74,9 @@ def value_of(record: Record, metric: Metric) -> float | None:
     """One number of a record, accuracies in percent; None if the run failed or has no such number."""
     if "error" in record:
         return None
-    if metric == "personal":
-        return None if record["personal"] is None else 100 * float(record["personal"]["mean"])
+    if metric in ("personal", "personal_std"):
+        part = "mean" if metric == "personal" else "std"
+        return None if record["personal"] is None else 100 * float(record["personal"][part])
     if metric in ("alignment", "mixing", "head_seconds", "local_only"):
         found: float | None = record.get(metric)
         return found if found is None or metric != "local_only" else 100 * found
@@ -113,8 +115,10 @@ def _failures(experiment: Experiment | None, seeds: Sequence[int], store: Store)
     return [seed for seed, record in records.items() if record is not None and "error" in record]
 
 
-def _claim(claim: Claim, values: Mapping[int, Mapping[Key, float]], seeds: Sequence[int]) -> dict[str, Any]:
-    found = {seed: quantity(claim, values[seed]) for seed in seeds}
+def _claim(
+    claim: Claim, values: Mapping[int, Mapping[Key, float]], diverged: Mapping[int, Sequence[Key]]
+) -> dict[str, Any]:
+    found = {seed: quantity(claim, own, diverged[seed]) for seed, own in values.items()}
     numbers = [value for value in found.values() if value is not None]
     return {
         "text": claim.text,
