@@ -78,8 +78,8 @@ def reproduce(
 ) -> None:
     """Rerun ITEM of the paper: table1 … table10, fig2 …, appc1, appc2, several separated by commas, or all.
 
-    `tuning`, `tuning-ablations`, `tuning-ccvr` and `tuning-frozen` choose rates of a scale on a validation split
-    instead. An interrupted command continues when it is repeated. Items share trainings.
+    `tuning`, `tuning-ablations`, `tuning-ccvr`, `tuning-frozen` and `tuning-scale` choose rates of a scale on a
+    validation split instead. An interrupted command continues when it is repeated. Items share trainings.
     """
     from spherefed.errors import ConfigError
     from spherefed.reproduce.catalog import find_items, find_scale, with_cells

@@ -19,6 +19,7 @@ from spherefed.nn.encoders import VGG13, ConvNet, Encoder, Mlp, MobileNetV2, Res
 from spherefed.server.algorithms import Algorithm, fedavg, fedavgm, fednova, fedprox
 
 IID, HALF, TENTH, TINY_IMAGENET = "IID", "α = 0.5", "α = 0.1", "TinyImageNet"
+START_CE_SCALE = 16.0
 COLUMNS = (IID, HALF, TENTH, TINY_IMAGENET)
 """The columns of Table 2."""
 
@@ -50,6 +51,8 @@ class Scale:
     """Partition as other codes do: sizes balanced, at least 10 examples per client."""
     to_the_letter: bool = False
     """Whether networks and lengths are the paper's, so that items take theirs too."""
+    ce_scale: float = START_CE_SCALE
+    """τ of cross-entropy on unit features with a fixed head (Table 3), whose scores lie in [−1, 1]."""
     tammes_steps: int = 10_000
     deviations: tuple[str, ...] = ()
 
@@ -193,6 +196,7 @@ def laptop_scale() -> Scale:
         rates=LAPTOP_RATES | tuned_rates("laptop"),
         ccvr=Ccvr(refit=Refit(lr=1e-5, epochs=20)),
         ccvr_tuned=tuned_ccvr("laptop", Ccvr(tukey=1.0, refit=Refit(lr=1e-3, epochs=20))),
+        ce_scale=tuned_ce_scale("laptop"),
         # As many images to train on, and 10,000 others to validate on: 15 % of 5,000 would be too few to tell rates.
         tuning_data=Data(name="cifar100", resize=16, examples=15_000, validation=2 / 3),
         start_rates=LAPTOP_RATES,
@@ -228,6 +232,7 @@ def desktop_scale() -> Scale:
         rates=rates | tuned_rates("desktop"),
         ccvr=Ccvr(),
         ccvr_tuned=tuned_ccvr("desktop", Ccvr(tukey=1.0, refit=Refit(lr=1e-3, epochs=20))),
+        ce_scale=tuned_ce_scale("desktop"),
         tuning_data=Data(name="cifar100", resize=16, examples=20_000, validation=0.5),
         start_rates=rates,
         deviations=(
@@ -279,10 +284,16 @@ def tuned_ccvr(scale: str, start: Ccvr) -> Ccvr:
     return replace(start, tukey=0.5 if best.endswith("tukey") else 1.0, refit=replace(start.refit, lr=rate))
 
 
+def tuned_ce_scale(scale: str) -> float:
+    """The τ that was best on the validation split; if it was not tuned, where tuning starts."""
+    found = tuned_methods(scale).get("fedavg+ce-scale")
+    return START_CE_SCALE if found is None else float(found["chosen"]["loss.scale"])
+
+
 def tuned_methods(scale: str) -> dict[str, Any]:
     """What tuning tried and chose, by method."""
     found: dict[str, Any] = {}
-    for search in ("tuning", "tuning-ablations", "tuning-ccvr", "tuning-frozen"):
+    for search in ("tuning", "tuning-ablations", "tuning-ccvr", "tuning-frozen", "tuning-scale"):
         file = files(__package__) / "tuned" / f"{scale}-{search}.json"
         if file.is_file():
             found |= json.loads(file.read_text(encoding="utf-8"))["methods"]
