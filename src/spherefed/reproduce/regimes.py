@@ -44,7 +44,7 @@ def regimes(scale: Scale) -> Item:
 
 
 def rounds(scale: Scale) -> Item:
-    """The same rows and tuned CCVR at every degree of skew, with the scale's number of rounds and three times as many."""
+    """The same rows and tuned CCVR at every degree of skew, with the number of rounds of the scale and three times it."""
     few, many = scale.template.rounds, MORE_ROUNDS * scale.template.rounds
     cells: list[Cell] = []
     claims: list[Claim] = []
