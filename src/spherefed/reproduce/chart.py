@@ -37,6 +37,8 @@ def item_figure(found: Plain, format_: str = "svg") -> bytes | None:
         panels = _curve_panels(found["curves"])
         size = (4.2 * len(panels), 3.4)
         return _drawn(lambda figure: _draw_curves(figure, panels), size, format_) if panels else None
+    if found["item"] == "rounds" and (longest := _long_columns(found)):
+        return _drawn(lambda figure: _draw_rounds(figure, found, longest), (3.6 * len(longest), 3.6), format_)
     if maps := found.get("maps"):
         return _drawn(lambda figure: _draw_maps(figure, maps), (3.2 * len(maps), 3.6), format_)
     columns = _dot_panels(found["cells"])
@@ -113,6 +115,40 @@ def _draw_curves(figure: "Figure", panels: Mapping[tuple[str, str], Sequence[Pla
         axes.set_xlabel("round")
         axes.set_ylabel(LABELS[measure])
         axes.legend(frameon=False, fontsize=7)
+
+
+def _long_columns(found: Plain) -> list[str]:
+    """The columns with the larger number of rounds that were run, in their order."""
+    longest = max((curve["rounds"][-1] for curve in found["curves"]), default=0)
+    wanted = [curve["column"] for curve in found["curves"] if curve["rounds"][-1] == longest]
+    return list(dict.fromkeys(wanted))
+
+
+def _draw_rounds(figure: "Figure", found: Plain, columns: Sequence[str]) -> None:
+    """Accuracy over rounds as trained, and behind the last round that after calibration with its interval."""
+    rows = dict.fromkeys(cell["row"] for cell in found["cells"])
+    # FedAvg and SphereFed in blue and red, what belongs to them in similar colours.
+    colours = dict(zip(rows, (COLOURS[i] for i in (0, 2, 4, 5, 1)), strict=True))
+    for position, column in enumerate(columns, start=1):
+        axes: Axes = figure.add_subplot(1, len(columns), position)
+        curves = {curve["row"]: curve for curve in found["curves"] if curve["column"] == column}
+        cells = [cell for cell in found["cells"] if cell["column"] == column and cell["ours"] is not None]
+        end = max(curve["rounds"][-1] for curve in curves.values())
+        for row, curve in curves.items():
+            axes.plot(curve["rounds"], curve["means"], color=colours[row], lw=1.5, label=row)
+        calibrated = [cell for cell in cells if cell["metric"] == "calibrated"]
+        for index, cell in enumerate(calibrated, start=1):
+            x, half = end * (1 + 0.06 * index), cell["ours"]["half_width"]
+            axes.errorbar(
+                [x], [cell["ours"]["mean"]], yerr=None if half is None else [half], fmt="o", ms=4, lw=1.3, capsize=2,
+                color=colours[cell["row"]], label=cell["row"],
+            )  # fmt: skip
+        axes.set_title(column, loc="left")
+        axes.set_xlabel("round")
+        axes.set_ylabel(f"accuracy, {found['unit']}" if position == 1 else "")
+        axes.grid(axis="y", lw=0.4, color="#cccccc")
+        if position == 1:
+            axes.legend(frameon=False, fontsize=7, loc="lower right")
 
 
 def _draw_maps(figure: "Figure", maps: Mapping[str, Plain]) -> None:
