@@ -87,6 +87,17 @@ def test_committed_pages_are_those_of_the_committed_json(file: Path) -> None:
     assert drawn is None or drawn == file.with_suffix(".svg").read_bytes()
 
 
+def test_a_claim_that_does_not_hold_is_reported_with_a_likely_cause() -> None:
+    failed = []
+    for file in PAGES:
+        found = json.loads(file.read_text())
+        if any(claim["verdict"] == "does not hold" for claim in found.get("claims", [])):
+            failed.append(file)
+            assert found["likely_cause"], f"{file.parent.name}/{file.stem}: add its cause to reproduce/causes.py"
+            assert found["likely_cause"] in file.with_suffix(".md").read_text()
+    assert failed
+
+
 def test_the_readme_and_the_explanation_quote_the_headline() -> None:
     headline = (DOCS / "results" / "headline.md").read_text(encoding="utf-8")
     rows = [

@@ -44,7 +44,7 @@ def regimes(scale: Scale) -> Item:
 
 
 def rounds(scale: Scale) -> Item:
-    """The same rows and tuned CCVR at every degree of skew, with the rounds of the scale and with three times as many."""
+    """The same rows and tuned CCVR at every degree of skew, with as many rounds as the scale has and thrice as many."""
     few, many = scale.template.rounds, MORE_ROUNDS * scale.template.rounds
     cells: list[Cell] = []
     claims: list[Claim] = []
