@@ -194,6 +194,38 @@ def test_a_recorded_result_is_not_computed_again_unless_the_numerics_changed(tmp
     assert [job.alone for job in again] == [False, True]  # the federation, and its clients alone
 
 
+RECORD = {
+    "numerics_version": NUMERICS_VERSION,
+    "accuracy": {},
+    "personal": None,
+    "curves": {},
+    "seconds": {"train": 1.0},
+}
+RECORD |= {"machine": "m", "torch": "2"}
+DAMAGED: list[tuple[object, str]] = [
+    ([], "must be a JSON object"),
+    ({}, "'seeds' must have a record"),
+    ({"seeds": []}, "'seeds' must have a record"),
+    ({"seeds": {"0": {}}}, "'seeds' must have a record"),
+    ({"seeds": {"0": RECORD}, "digest": "another"}, "belongs to another experiment"),
+    ({"seeds": {"0": RECORD | {"accuracy": 3}}}, "accuracy"),
+    ({"seeds": {"0": RECORD | {"accuracy": {"trained": "high"}}}}, "high"),
+    ({"seeds": {"0": RECORD | {"seconds": {}}}}, "seed 0 has wrong or missing parts"),
+    ({"seeds": {"0": RECORD | {"curves": {"accuracy": {"rounds": [1], "values": []}}}}}, "accuracy"),
+    ({"seeds": {"0": {"numerics_version": NUMERICS_VERSION}}}, "accuracy, personal"),
+]
+
+
+@pytest.mark.parametrize(("content", "message"), DAMAGED)
+def test_a_damaged_file_of_results_is_named(content: object, message: str, tmp_path: Path) -> None:
+    store, experiment = Store(tmp_path), small_item().experiments()[0]
+    if isinstance(content, dict):
+        content = {"digest": experiment.digest()} | content
+    store.path(experiment).write_text(json.dumps(content))
+    with pytest.raises(RunError, match=f"{store.path(experiment).name}.*{message}"):
+        plan_campaign([small_item()], [0], store, tmp_path)
+
+
 def test_a_diverged_run_is_a_result_without_a_number(tmp_path: Path) -> None:
     store, item, scale = Store(tmp_path), small_item(), find_scale("tiny")
     for experiment in item.experiments():
@@ -215,6 +247,9 @@ def test_cells_that_a_scale_does_not_run_say_so(tmp_path: Path) -> None:
 def test_unknown_names_are_refused_with_what_is_allowed() -> None:
     with pytest.raises(ConfigError, match=r"unknown item 'table11'.*did you mean 'table1"):
         find_items("table11", find_scale("tiny"))
+    for nothing in ("", ",", " , "):
+        with pytest.raises(ConfigError, match="name an item"):
+            find_items(nothing, find_scale("tiny"))
     with pytest.raises(ConfigError, match="unknown scale"):
         find_scale("large")
 

@@ -62,6 +62,10 @@ def with_cells(items: Sequence[Item], rows: str | None, columns: str | None) -> 
 def find_items(names: str, scale: Scale) -> list[Item]:
     """Items by name, separated by commas, or `all`."""
     wanted = list(ITEMS) if names == "all" else [name.strip() for name in names.split(",") if name.strip()]
+    if not wanted:
+        raise ConfigError(
+            f"name an item, several separated by commas, or all; got {names!r}; items: {', '.join(ITEMS)}"
+        )
     for name in wanted:
         if name not in ITEMS:
             raise ConfigError(f"unknown item {name!r}; {suggest(name, [*ITEMS, 'all'])}")

@@ -5,16 +5,19 @@ numerics computed does not count.
 """
 
 import platform
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 from spherefed.client.evaluation import GLOBAL_TEST
+from spherefed.errors import RunError
 from spherefed.experiment import Experiment
 from spherefed.files import read_tensors
 from spherefed.reproduce.compact_json import write_compact_json
-from spherefed.runs.directory import RunDirectory, read_json
+from spherefed.runs.directory import RunDirectory, read_json, read_object
 from spherefed.runs.environment import NUMERICS_VERSION
 from spherefed.runs.round_log import ROUNDS, read_lines
 from spherefed.schema import to_plain
@@ -22,6 +25,8 @@ from spherefed.schema import to_plain
 DIGITS = 16
 """Hexadecimal digits of a digest in file names."""
 Record = dict[str, Any]
+Records = Mapping[str, Mapping[int, Record]]
+"""Digest of an experiment → seed → record."""
 
 
 def short_digest(experiment: Experiment) -> str:
@@ -37,33 +42,101 @@ class Store:
 
     def path(self, experiment: Experiment) -> Path:
         """The file of an experiment, the same for every seed."""
-        return self.folder / f"{short_digest(experiment.with_seed(0))}.json"
+        return self._path(experiment.with_seed(0).digest())
 
     def record(self, experiment: Experiment, seed: int) -> Record | None:
         """What the experiment gave with this seed; None if it has to be run."""
-        path = self.path(experiment)
-        if not path.exists():
-            return None
-        found: Record | None = read_json(path)["seeds"].get(str(seed))
-        return found if found is not None and found["numerics_version"] == NUMERICS_VERSION else None
+        return self._records(experiment.with_seed(0).digest(), [seed]).get(seed)
+
+    def records(self, experiments: Sequence[Experiment], seeds: Sequence[int]) -> Records:
+        """What the experiments, all with seed 0, gave with these seeds; seeds that have to be run are left out."""
+        digests = [experiment.digest() for experiment in experiments]
+        return {digest: self._records(digest, seeds) for digest in digests}
+
+    def dataset(self, experiment: Experiment) -> dict[str, Any] | None:
+        """Name, counts and origin of the data that the experiment was run on; None if it was not run."""
+        found = self._content(experiment.with_seed(0).digest()).get("dataset")
+        known = isinstance(found, dict) and {"name", "num_train", "num_test", "provenance"} <= set(found)
+        return found if known else None
 
     def add(self, experiment: Experiment, record: Record, dataset: dict[str, Any] | None) -> None:
         """Keep a record; the experiment says its seed."""
-        path, first = self.path(experiment), experiment.with_seed(0)
-        content = read_json(path) if path.exists() else {}
+        first = experiment.with_seed(0)
+        digest = first.digest()
+        content = self._content(digest)
         seeds = content.get("seeds", {}) | {str(experiment.seed): record}
         ordered = {seed: seeds[seed] for seed in sorted(seeds, key=int)}
         self.folder.mkdir(parents=True, exist_ok=True)
         write_compact_json(
-            path,
+            self._path(digest),
             {
-                "digest": first.digest(),
+                "digest": digest,
                 "training_digest": first.training_part().digest(),
                 "experiment": to_plain(first, defaults=False),
                 "dataset": dataset or content.get("dataset"),
                 "seeds": ordered,
             },
         )
+
+    def _records(self, digest: str, seeds: Sequence[int]) -> dict[int, Record]:
+        known = self._content(digest).get("seeds", {})
+        found = {seed: known[str(seed)] for seed in seeds if str(seed) in known}
+        valid = {seed: record for seed, record in found.items() if record["numerics_version"] == NUMERICS_VERSION}
+        for seed, record in valid.items():
+            _check_record(record, self._path(digest), seed)
+        return valid
+
+    def _path(self, digest: str) -> Path:
+        return self.folder / f"{digest[:DIGITS]}.json"
+
+    def _content(self, digest: str) -> dict[str, Any]:
+        """The file of the experiment with this digest, empty if there is none; RunError if `add` did not write it."""
+        path = self._path(digest)
+        if not path.exists():
+            return {}
+        content = read_object(path)
+        seeds = content.get("seeds")
+        if not isinstance(seeds, dict) or not all(
+            isinstance(record, dict) and isinstance(record.get("numerics_version"), int) for record in seeds.values()
+        ):
+            raise RunError(f"{path} is damaged: 'seeds' must have a record for each seed; {_REMOVE}")
+        if content.get("digest") != digest:
+            raise RunError(f"{path} belongs to another experiment: its digest is {content.get('digest')}; {_REMOVE}")
+        return content
+
+
+_REMOVE = "remove the file to run its experiment again"
+_PARTS: Mapping[str, type | tuple[type, ...]] = {
+    "accuracy": dict, "personal": (dict, NoneType), "curves": dict, "seconds": dict, "machine": str, "torch": str
+}  # fmt: skip
+"""What every record of a finished run has."""
+
+
+def _check_record(record: Record, path: Path, seed: int) -> None:
+    """A record of a run has all its parts, and numbers where numbers are expected."""
+    if "error" in record:
+        return
+    wrong = [name for name, type_ in _PARTS.items() if not isinstance(record.get(name, path), type_)]
+    if not wrong:
+        numbers = [*record["accuracy"].values(), *record["seconds"].values(), *(record.get(name) for name in _NUMBERS)]
+        numbers += (record["personal"] or {}).values()
+        wrong = [str(value) for value in numbers if not isinstance(value, int | float | NoneType)]
+        wrong += [name for name, curve in record["curves"].items() if not _is_curve(curve)]
+    if wrong or "train" not in record["seconds"]:
+        raise RunError(f"{path} is damaged: seed {seed} has wrong or missing parts ({', '.join(wrong)}); {_REMOVE}")
+
+
+_NUMBERS = ("alignment", "mixing", "local_only", "head_seconds")
+
+
+def _is_curve(curve: Any) -> bool:
+    """Equally many rounds and values, at least one."""
+    if not isinstance(curve, dict):
+        return False
+    rounds, values = curve.get("rounds"), curve.get("values")
+    if not (isinstance(rounds, list) and isinstance(values, list) and len(rounds) == len(values) > 0):
+        return False
+    return all(isinstance(number, int | float) for number in (*rounds, *values))
 
 
 def record_of_run(directory: RunDirectory) -> Record:

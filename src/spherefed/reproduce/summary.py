@@ -3,14 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from spherefed.experiment import Experiment
 from spherefed.report.summary import Estimate, estimate
 from spherefed.reproduce.causes import likely_cause
 from spherefed.reproduce.item import ACCURACIES, Cell, Claim, Item, Key, Metric
 from spherefed.reproduce.judging import judge, quantity
 from spherefed.reproduce.scales import Scale, tuned_methods
-from spherefed.reproduce.store import Record, Store, short_digest
-from spherefed.runs.directory import read_json
+from spherefed.reproduce.store import Record, Records, Store, short_digest
 from spherefed.schema import to_plain
 
 FORMAT = 1
@@ -31,8 +29,9 @@ def summarize_item(item: Item, scale: Scale, seeds: Sequence[int], store: Store,
     }
     if item.computed is not None:
         return found | {"computed": item.computed()}
-    values = _values(item, seeds, store)
-    diverged = {seed: [c.key for c in item.cells if seed in _failures(c.experiment, [seed], store)] for seed in seeds}
+    records = store.records(item.experiments(), seeds)
+    values = _values(item, seeds, records)
+    diverged = {seed: [cell.key for cell in item.cells if seed in _failures(cell, records)] for seed in seeds}
     claims = [_claim(claim, values, diverged) for claim in item.claims]
     failed = any(claim["verdict"] == "does not hold" for claim in claims)
     return found | {
@@ -42,13 +41,13 @@ def summarize_item(item: Item, scale: Scale, seeds: Sequence[int], store: Store,
         "seeds": list(seeds),
         "tuning": _tuning(scale.name.removesuffix("-balanced")),
         "trainings": len(item.trainings()),
-        "seconds": round(_seconds(item, seeds, store), 1),
-        "machines": _machines(item, seeds, store),
-        "cells": [_cell(cell, values, seeds, store) for cell in item.cells],
+        "seconds": round(_seconds(item, records), 1),
+        "machines": _machines(records),
+        "cells": [_cell(cell, values, records) for cell in item.cells],
         "claims": claims,
         "likely_cause": likely_cause(scale.name, item.name) if failed else None,
-        "curves": _curves(item, seeds, store),
-        **_maps(item, store),
+        "curves": _curves(item, records),
+        **_maps(item, records),
     }
 
 
@@ -58,13 +57,17 @@ def _tuning(scale: str) -> dict[str, Any]:
     return {name: {"tried": len(entry["tried"]), "chosen": entry["chosen"]} for name, entry in found.items()}
 
 
-def _values(item: Item, seeds: Sequence[int], store: Store) -> dict[int, dict[Key, float]]:
+def _records_of(cell: Cell, records: Records) -> Mapping[int, Record]:
+    """Seed → record of a cell."""
+    return {} if cell.experiment is None else records[cell.experiment.digest()]
+
+
+def _values(item: Item, seeds: Sequence[int], records: Records) -> dict[int, dict[Key, float]]:
     """Seed → cell → value, of the cells that have one."""
     found: dict[int, dict[Key, float]] = {seed: {} for seed in seeds}
     for cell in item.cells:
-        for seed in seeds:
-            record = None if cell.experiment is None else store.record(cell.experiment, seed)
-            value = None if record is None else value_of(record, cell.metric)
+        for seed, record in _records_of(cell, records).items():
+            value = value_of(record, cell.metric)
             if value is not None:
                 found[seed][cell.key] = value
     return found
@@ -87,8 +90,8 @@ def value_of(record: Record, metric: Metric) -> float | None:
     return float(curve["values"][-1]) if curve else None
 
 
-def _cell(cell: Cell, values: Mapping[int, Mapping[Key, float]], seeds: Sequence[int], store: Store) -> dict[str, Any]:
-    own = {seed: values[seed][cell.key] for seed in seeds if cell.key in values[seed]}
+def _cell(cell: Cell, values: Mapping[int, Mapping[Key, float]], records: Records) -> dict[str, Any]:
+    own = {seed: found[cell.key] for seed, found in values.items() if cell.key in found}
     difference = None
     if cell.base is not None:
         pairs = [values[s][cell.key] - values[s][cell.base] for s in own if cell.base in values[s]]
@@ -103,16 +106,13 @@ def _cell(cell: Cell, values: Mapping[int, Mapping[Key, float]], seeds: Sequence
         "ours": _interval(list(own.values())),
         "difference_to": None if cell.base is None else list(cell.base),
         "difference": difference,
-        "failed": _failures(cell.experiment, seeds, store),
+        "failed": _failures(cell, records),
     }
 
 
-def _failures(experiment: Experiment | None, seeds: Sequence[int], store: Store) -> list[int]:
+def _failures(cell: Cell, records: Records) -> list[int]:
     """Seeds whose run diverged."""
-    if experiment is None:
-        return []
-    records = {seed: store.record(experiment, seed) for seed in seeds}
-    return [seed for seed, record in records.items() if record is not None and "error" in record]
+    return [seed for seed, record in _records_of(cell, records).items() if "error" in record]
 
 
 def _claim(
@@ -145,49 +145,39 @@ def _interval(values: Sequence[float]) -> dict[str, Any] | None:
 
 
 def _dataset(item: Item, store: Store) -> dict[str, Any] | None:
-    for experiment in item.experiments():
-        path = store.path(experiment)
-        if path.exists() and (found := read_json(path)["dataset"]) is not None:
-            described: dict[str, Any] = found
-            return described
-    return None
+    found = (store.dataset(experiment) for experiment in item.experiments())
+    return next((dataset for dataset in found if dataset is not None), None)
 
 
-def _records(item: Item, seeds: Sequence[int], store: Store) -> list[Record]:
-    found = (store.record(e, seed) for e in item.experiments() for seed in seeds)
-    return [record for record in found if record is not None and "error" not in record]
-
-
-def _seconds(item: Item, seeds: Sequence[int], store: Store) -> float:
+def _seconds(item: Item, records: Records) -> float:
     """Time of the trainings, each once, and of what follows them."""
-    trainings: dict[tuple[str, str], float] = {}
+    trainings: dict[tuple[str, int], float] = {}
     after = 0.0
     for experiment in item.experiments():
-        for seed in seeds:
-            record = store.record(experiment, seed)
-            if record is not None and "error" not in record:
-                key = (experiment.training_part().digest(), str(seed))
-                trainings[key] = record["seconds"]["train"]
+        training = experiment.training_part().digest()
+        for seed, record in records[experiment.digest()].items():
+            if "error" not in record:
+                trainings[training, seed] = record["seconds"]["train"]
                 after += sum(value for name, value in record["seconds"].items() if name != "train")
     return sum(trainings.values()) + after
 
 
-def _machines(item: Item, seeds: Sequence[int], store: Store) -> list[str]:
-    return sorted({f"{record['machine']}, torch {record['torch']}" for record in _records(item, seeds, store)})
+def _machines(records: Records) -> list[str]:
+    finished = [record for found in records.values() for record in found.values() if "error" not in record]
+    return sorted({f"{record['machine']}, torch {record['torch']}" for record in finished})
 
 
-def _maps(item: Item, store: Store) -> dict[str, Any]:
+def _maps(item: Item, records: Records) -> dict[str, Any]:
     """The maps of features of the first seed, by row; empty for items without such maps."""
     found = {}
-    for cell in (cell for cell in item.cells if cell.metric == "mixing" and cell.experiment is not None):
-        assert cell.experiment is not None
-        record = store.record(cell.experiment, 0) or {}
-        if "map" in record:
+    for cell in item.cells:
+        record = _records_of(cell, records).get(0, {})
+        if cell.metric == "mixing" and "map" in record:
             found[cell.row] = record["map"]
     return {"maps": found} if found else {}
 
 
-def _curves(item: Item, seeds: Sequence[int], store: Store) -> list[dict[str, Any]]:
+def _curves(item: Item, records: Records) -> list[dict[str, Any]]:
     """Per cell the mean over seeds after every evaluated round: of accuracy, or of what the cell measures."""
     found, seen = [], set[tuple[str, str]]()
     for cell in item.cells:
@@ -195,8 +185,7 @@ def _curves(item: Item, seeds: Sequence[int], store: Store) -> list[dict[str, An
             continue
         name = "accuracy" if cell.metric in ACCURACIES else cell.metric
         key = (cell.experiment.training_part().digest(), name)
-        records = [store.record(cell.experiment, seed) for seed in seeds]
-        curves = [r["curves"][name] for r in records if r is not None and name in r.get("curves", {})]
+        curves = [r["curves"][name] for r in _records_of(cell, records).values() if name in r.get("curves", {})]
         if key in seen or not curves:
             continue
         seen.add(key)
