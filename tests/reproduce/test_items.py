@@ -15,22 +15,24 @@ from spherefed.engines.activity import Activity
 from spherefed.errors import ConfigError, RunError
 from spherefed.experiment import Experiment
 from spherefed.nn.encoders import VGG13, MobileNetV2, ResNet18, SENet18
+from spherefed.reproduce import catalog
 from spherefed.reproduce.ablations import SECONDS
 from spherefed.reproduce.accuracy_tables import TABLE_2
 from spherefed.reproduce.alignment import class_alignment, class_mixing, feature_map
 from spherefed.reproduce.campaign import plan_campaign, run_campaign
-from spherefed.reproduce.catalog import ITEMS, find_items, find_scale, with_cells
+from spherefed.reproduce.catalog import ITEMS, find_items, find_scale, with_cells, without_missing_packages
 from spherefed.reproduce.headline import headline_columns, headline_page, write_headline
 from spherefed.reproduce.item import Cell, Claim, Item
-from spherefed.reproduce.judging import judge, quantity
+from spherefed.reproduce.judging import judge, judge_claim, quantity
 from spherefed.reproduce.methods import BABU, CCVR, OURS, base_of
 from spherefed.reproduce.page import claims_page, index_page, mean_text
 from spherefed.reproduce.scales import COLUMNS, SCALES
 from spherefed.reproduce.store import Store, record_of_failure
 from spherefed.reproduce.summary import summarize_item, value_of
+from spherefed.runs import local_only
 from spherefed.runs.environment import NUMERICS_VERSION
 from spherefed.runs.inspection import LocalFeatures
-from spherefed.runs.local_only import local_only_accuracy, train_alone
+from spherefed.runs.local_only import is_trained_alone, local_only_accuracy, train_alone
 from spherefed.runs.runner import Engine, run_to_end
 
 PRINTED_GAINS = {
@@ -113,9 +115,7 @@ def test_a_claim_that_a_training_diverges_counts_the_seeds_in_which_it_does() ->
     assert quantity(claim, {}, [("a", "")]) == 1.0
     assert quantity(claim, {("a", ""): 3.0}) == 0.0
     assert quantity(claim, {}) is None
-    assert judge([1.0, 1.0], size=1.0) == "holds"
-    assert judge([0.0, 0.0], size=1.0) == "does not hold"
-    assert judge([1.0, 0.0], size=1.0) == "not decided"
+    assert judge_claim(claim, [1.0], has_diverged=False) == "not decided"
 
 
 @pytest.mark.parametrize("balanced", [False, True])
@@ -166,12 +166,13 @@ def small_item() -> Item:
 
 def test_calibrations_of_one_training_need_one_training(tmp_path: Path) -> None:
     campaign = plan_campaign([small_item()], [0, 1], Store(tmp_path / "results"), tmp_path / "runs")
-    trained = [job for job in campaign.jobs if job.trained is None]
+    trained = [job for job in campaign.jobs if job.trained is None and not job.alone]
     assert len(trained) == 6  # FedAvg, a fixed random head and one client with all data, two seeds
     alone = [job for job in campaign.jobs if job.alone]
+    assert campaign.jobs[-2:] == tuple(alone)
     assert [job.experiment.seed for job in alone] == [0, 1]
     assert campaign.num_rounds == (6 + 2) * 5
-    (after, _) = [job for job in campaign.jobs if job.trained is not None and not job.alone]
+    (after, _) = [job for job in campaign.jobs if job.trained is not None]
     assert after.experiment.calibration == Ffc()
     assert after.trained in {job.out for job in trained}
 
@@ -232,7 +233,8 @@ def test_a_diverged_run_is_a_result_without_a_number(tmp_path: Path) -> None:
         store.add(experiment, record_of_failure("every update was rejected"), None)
     found = summarize_item(item, scale, [0], store, "command")
     assert [cell["failed"] for cell in found["cells"]] == [[0]] * 5
-    assert {claim["verdict"] for claim in found["claims"]} == {"not run"}
+    assert {claim["verdict"] for claim in found["claims"]} == {"not decided"}
+    assert {tuple(claim["diverged"]) for claim in found["claims"]} == {(0,)}
     assert value_of(record_of_failure("x"), "trained") is None
 
 
@@ -301,16 +303,52 @@ def test_clients_that_train_alone_continue_where_they_were_interrupted(tmp_path:
     began.close()
     assert _alone(alone, tmp_path / "parts") == (expected, [1, 2])
     assert _alone(alone, tmp_path / "parts") == (expected, [])
-    with pytest.raises(RunError, match="belongs to another experiment"):
-        next(train_alone(replace(alone, rounds=9), _without_result(tmp_path), engine=Engine(), activity=Activity()))
-    (tmp_path / "parts" / "models.safetensors").write_bytes(b"no tensors")
-    with pytest.raises(RunError, match="cannot be read"):
-        next(train_alone(alone, tmp_path / "parts", engine=Engine(), activity=Activity()))
+    assert [path.name for path in (tmp_path / "parts").iterdir()] == ["local_only.json"]  # no weights are left
 
 
-def _without_result(tmp_path: Path) -> Path:
-    (tmp_path / "parts" / "local_only.json").unlink()
-    return tmp_path / "parts"
+def test_models_of_clients_alone_that_cannot_be_continued_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = base_of(find_scale("tiny"), "fedavg", "IID")
+    assert start is not None
+    alone = replace(start, partition=Shards(clients=2), rounds=2)
+    began = train_alone(alone, tmp_path, engine=Engine(), activity=Activity())
+    next(began)
+    began.close()
+    with pytest.raises(RunError, match=r"another experiment or version; remove it"):
+        next(train_alone(replace(alone, rounds=9), tmp_path, engine=Engine(), activity=Activity()))
+    with monkeypatch.context() as patched:
+        patched.setattr(local_only, "NUMERICS_VERSION", -1)
+        with pytest.raises(RunError, match=r"another experiment or version; remove it"):
+            next(train_alone(alone, tmp_path, engine=Engine(), activity=Activity()))
+    (tmp_path / "models.safetensors").write_bytes(b"no tensors")
+    with pytest.raises(RunError, match=r"cannot be read.*remove it to train these clients again"):
+        next(train_alone(alone, tmp_path, engine=Engine(), activity=Activity()))
+    (tmp_path / "local_only.json").write_text('{"accuracy": 0.5, "numerics_version": -1}')
+    assert not is_trained_alone(tmp_path)
+
+
+def test_clients_alone_do_not_replace_the_record_of_a_federation_that_is_missing(tmp_path: Path) -> None:
+    """A record of other numerics does not count; what clients alone add must not be kept in its place."""
+    (item,) = with_cells([small_item()], "local-only training", None)
+    (experiment,) = item.experiments()
+    store = Store(tmp_path / "results")
+    store.add(experiment, {**made_up_record(0.1, 0.1), "numerics_version": -1}, None)
+    before = store.path(experiment).read_bytes()
+    campaign = plan_campaign([item], [0], store, tmp_path / "runs")
+    alone = replace(campaign, jobs=tuple(job for job in campaign.jobs if job.alone))
+    list(run_campaign(alone, store, engine=Engine()))
+    assert store.path(experiment).read_bytes() == before
+
+
+def test_cells_whose_encoder_is_not_installed_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    items = find_items("regimes,fig4", find_scale("laptop"))
+    assert without_missing_packages(items) == (items, [])
+    monkeypatch.setattr(catalog, "find_spec", lambda name: None)
+    kept, missing = without_missing_packages(items)
+    assert missing == ["regimes (frozen features)"]
+    assert kept[1] == items[1]
+    assert {cell.column for cell in kept[0].cells} == {"E = 10", "E = 2", "shallow network"}
 
 
 def test_clients_alone_run_side_by_side_with_the_same_result(tmp_path: Path) -> None:

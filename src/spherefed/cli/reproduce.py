@@ -78,8 +78,9 @@ def reproduce(
 ) -> None:
     """Rerun ITEM of the paper: table1 … table10, fig2 …, appc1, appc2, several separated by commas, or all.
 
-    `tuning`, `tuning-ablations`, `tuning-ccvr`, `tuning-frozen` and `tuning-scale` choose rates of a scale on a
-    validation split instead. An interrupted command continues when it is repeated. Items share trainings.
+    `regimes` and `rounds` go beyond the paper. `tuning`, `tuning-ablations`, `tuning-ccvr`, `tuning-frozen` and
+    `tuning-temperature` choose rates, or τ, on a validation split instead. An interrupted command continues when it is
+    repeated. Items share trainings.
     """
     from spherefed.errors import ConfigError
     from spherefed.reproduce.catalog import find_items, find_scale, with_cells
@@ -105,10 +106,15 @@ def _train(
     items: "list[Item]", scale: "Scale", seeds: list[int], out: Path, runs: Path, engine: "Engine", jobs: int
 ) -> None:
     from spherefed.api.progress import show_progress
+    from spherefed.errors import install_extra
     from spherefed.reproduce.campaign import plan_campaign, run_campaign
+    from spherefed.reproduce.catalog import without_missing_packages
     from spherefed.reproduce.store import Store
     from spherefed.reproduce.writing import EXPERIMENTS
 
+    items, missing = without_missing_packages(items)
+    if missing:
+        click.echo(f"not run: {', '.join(missing)}; {install_extra('pretrained')}", err=True)
     store = Store(out / scale.name / EXPERIMENTS)
     campaign = plan_campaign(items, seeds, store, runs)
     try:
@@ -194,6 +200,7 @@ def _list_items() -> None:
     console = Console()
     (console if console.is_terminal else Console(width=DEFAULT_WIDTH)).print(table)
     click.echo(
-        "Times: of one seed on one core of this machine, from a few measured steps; –: computed by formula.\n"
+        "Times: of one seed on one core of this machine, from a few measured steps, without clients that train "
+        "alone and without training on frozen features; –: computed by formula.\n"
         "Trainings: of one seed at laptop scale; in brackets those that other items need as well, which run once."
     )

@@ -2,11 +2,12 @@
 
 The figure shows t-SNE maps of two classes. A map has no number to test, so two numbers go with it. *Alignment*: the
 mean over classes of the cosine between the two clients' mean features of the class, after each client's mean over all
-classes is removed. *Mixing*: among the nearest neighbours of an example within its class, how many are features of the
-other client's model; 1 if the two clients' features lie in the same area, 0 if they form separate clusters.
+classes is removed. *Mixing*: twice the share of the other client's features among the nearest neighbours of an example
+within its class; about 1 if the two clients' features lie in the same area, 0 if they form separate clusters.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
@@ -32,8 +33,8 @@ CLASSES = (5, 7)
 def compare_local_models(directory: RunDirectory, engine: Engine, *, with_map: bool) -> dict[str, Any]:
     """Alignment and mixing of the local models of the two largest clients of a finished run, and a map of two classes.
 
-    A single client is compared with itself. Deviation: the clients train from the final model, with the learning rate
-    of round 0.9 · T, because a run does not keep the model of that round.
+    A single client is compared with itself. Numbers are None if a local model diverged. Deviation: the clients train
+    from the final model, with the learning rate of round 0.9 · T, because a run does not keep the model of that round.
     """
     experiment = read_experiment(directory.path)
     assembly = assemble(experiment, device=engine.device, data_root=engine.data_root)
@@ -46,11 +47,14 @@ def compare_local_models(directory: RunDirectory, engine: Engine, *, with_map: b
     largest = sorted(range(len(sizes)), key=lambda client: -sizes[client])[:2]
     found = local_features(assembly, request, largest, range(assembly.dataset.num_classes))
     first, second, labels = found[0].features, found[-1].features, found[0].labels
+    if not (first.isfinite().all() and second.isfinite().all()):
+        return {"alignment": None, "mixing": None, "map": None}
+    unit = [replace(each, features=functional.normalize(each.features)) for each in found]
     numbers: dict[str, Any] = {
         "alignment": round(class_alignment(first, second, labels), 6),
-        "mixing": round(class_mixing(first, second, labels), 6),
+        "mixing": round(class_mixing(unit[0].features, unit[-1].features, labels), 6),
     }
-    return numbers | ({"map": feature_map(found)} if with_map else {})
+    return numbers | ({"map": feature_map(unit)} if with_map else {})
 
 
 def class_alignment(first: Tensor, second: Tensor, labels: Tensor) -> float:
@@ -68,7 +72,7 @@ def class_alignment(first: Tensor, second: Tensor, labels: Tensor) -> float:
 
 
 def class_mixing(first: Tensor, second: Tensor, labels: Tensor) -> float:
-    """Mean over classes of the share of the other model's features among nearest neighbours, 1 if fully mixed.
+    """Mean over classes of twice the share of the other model's features among nearest neighbours.
 
     Neighbours are those of the same class, of both models, without the example itself and its image under the other
     model. If both models' features followed the same distribution, half of them would be the other model's.

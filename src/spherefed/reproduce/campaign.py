@@ -7,15 +7,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from spherefed.errors import CalibrationError, FederationError
+from spherefed.errors import CalibrationError, FederationError, RunError
 from spherefed.experiment import Experiment
 from spherefed.reproduce.alignment import compare_local_models
 from spherefed.reproduce.head_time import head_seconds
 from spherefed.reproduce.item import Item, Metric
 from spherefed.reproduce.store import Record, Store, dataset_of_run, record_of_failure, record_of_run, short_digest
 from spherefed.runs.directory import RunDirectory
+from spherefed.runs.environment import NUMERICS_VERSION
 from spherefed.runs.jobs import Job, JobEnd, JobRound, Watch, run_jobs
-from spherefed.runs.local_only import local_only_accuracy
+from spherefed.runs.local_only import is_trained_alone, local_only_accuracy
 from spherefed.runs.runner import Engine
 from spherefed.schema import kind_of
 
@@ -34,12 +35,12 @@ class Campaign:
 
 
 def plan_campaign(items: Sequence[Item], seeds: Sequence[int], store: Store, runs: Path) -> Campaign:
-    """One job per missing training and one per missing cell, seed by seed, so that early seeds are complete first."""
+    """One job per missing training and one per missing cell, seed by seed; clients that train alone come last."""
     wanted = {e.digest(): e for item in items for e in item.experiments()}
     inspected, alone = _with_metric(items, "mixing"), _with_metric(items, "local_only")
     with_time = _with_metric(items, "head_seconds")
     aligned: set[str] = set()
-    local_only: list[Job] = []  # after all others, because a federation is what most cells need
+    local_only: list[Job] = []
     timed: list[Experiment] = []
     jobs: dict[Path, Job] = {}
     num_rounds = 0
@@ -47,9 +48,8 @@ def plan_campaign(items: Sequence[Item], seeds: Sequence[int], store: Store, run
         for digest, experiment in ((d, e.with_seed(seed)) for d, e in wanted.items()):
             record = store.record(experiment, seed)
             if digest in alone and (record is None or not {"local_only", "error"} & set(record)):
-                out, trained = runs / f"{short_digest(experiment)}-alone", runs / short_digest(experiment)
-                name = f"{_title(experiment)}, clients alone"
-                local_only.append(Job(name=name, experiment=experiment, out=out, trained=trained, alone=True))
+                out, name = runs / f"{short_digest(experiment)}-alone", f"{_title(experiment)}, clients alone"
+                local_only.append(Job(name=name, experiment=experiment, out=out, alone=True))
                 num_rounds += experiment.rounds
             if digest in with_time and (record is None or not {"head_seconds", "error"} & set(record)):
                 timed.append(experiment)
@@ -89,6 +89,8 @@ def run_campaign(
             _record(event, store, campaign, engine)
         else:
             yield event
+    for job in (job for job in campaign.jobs if job.alone):
+        _record_alone(job, store)  # again, in case that they were ready before the federation
     for experiment in campaign.timed:
         record = store.record(experiment, experiment.seed)
         if record is not None and "error" not in record:
@@ -98,21 +100,30 @@ def run_campaign(
 
 def _record(event: JobEnd, store: Store, campaign: Campaign, engine: Engine) -> None:
     experiment, directory = event.job.experiment, RunDirectory(event.job.out)
+    known = store.record(experiment, experiment.seed)
     if event.error is None and event.job.alone:
-        federated = store.record(experiment, experiment.seed) or {}
-        store.add(experiment, {**federated, "local_only": local_only_accuracy(event.job.out)}, None)
+        _record_alone(event.job, store)
     elif event.error is None:
+        found = record_of_run(directory)
+        if found["numerics_version"] != NUMERICS_VERSION:
+            raise RunError(f"{directory.path} was run by another version of the numerics; remove it to run it again")
         # A training that was repeated for another cell gives the same numbers: its first record is kept.
-        record = record_of_run(directory) | (store.record(experiment, experiment.seed) or {})
+        record = found | ({} if known is None or "error" in known else known)
         if experiment.digest() in campaign.aligned:
             record |= compare_local_models(directory, engine, with_map=experiment.seed == 0)
         store.add(experiment, record, dataset_of_run(directory))
-    elif isinstance(event.error, FederationError | CalibrationError):
-        # Diverged (every update was rejected as not finite) or died (all features zero): a result, and a bad one.
-        if not event.job.alone:
-            store.add(experiment, record_of_failure(str(event.error)), None)
-    else:
+    elif not isinstance(event.error, FederationError | CalibrationError):
         raise event.error
+    elif known is None and not event.job.alone:
+        # Diverged (every update was rejected as not finite) or died (all features zero): a result, and a bad one.
+        store.add(experiment, record_of_failure(str(event.error)), None)
+
+
+def _record_alone(job: Job, store: Store) -> None:
+    """Add the accuracy of clients that trained alone to the record of the federation, once both are there."""
+    record = store.record(job.experiment, job.experiment.seed)
+    if record is not None and "error" not in record and is_trained_alone(job.out):
+        store.add(job.experiment, {**record, "local_only": local_only_accuracy(job.out)}, None)
 
 
 def _title(experiment: Experiment) -> str:

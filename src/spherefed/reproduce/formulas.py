@@ -99,18 +99,12 @@ def _other_costs(found: Table1) -> Iterator[dict[str, str]]:
         "operation",
     )
     twice = table_1(replace(setting, num_classes=2 * setting.num_classes))
-    uploads = [
-        (t.rows[1].bytes_per_client - t.rows[0].bytes_per_client, t.rows[2].bytes_per_client) for t in (found, twice)
-    ]
-    ccvr, ours = (after / before for before, after in zip(*uploads, strict=True))
+    before, after = (each.rows[1].bytes_per_client - each.rows[0].bytes_per_client for each in (found, twice))
     yield _judged(
-        "CCVR's upload grows linearly with the number of classes", abs(ccvr - 2) < 0.005,
-        f"{ccvr:.3f} times as large with twice the classes",
-    )  # fmt: skip
-    yield _judged(
-        "FFC's upload does not depend on the number of classes", abs(ours - 1) < 0.005,
-        f"{ours:.3f} times as large with twice the classes: V does not depend on it, U does",
-    )  # fmt: skip
+        "CCVR's upload grows linearly with the number of classes",
+        abs(after / before - 2) < 0.005,
+        f"{after / before:.3f} times as large with twice the classes",
+    )
 
 
 def fig5(scale: Scale) -> Item:
@@ -134,10 +128,11 @@ VERDICTS: Mapping[Finding, Verdict] = {
 }
 """What depends on assumptions that the paper does not state is not decided."""
 CLAIMS_OF_SIGN = {
-    "SphereFed needs less communication than FedAvg and CCVR": ("communication",),
-    "SphereFed needs no additional computation or memory in a round": ("latency", "peak_memory"),
+    "SphereFed needs less communication than FedAvg and CCVR": "communication",
+    "a round needs no additional computation": "latency",
+    "a round needs no additional memory": "peak_memory",
 }
-"""Claims that no saving of these panels is negative."""
+"""Claims that every saving of a panel is positive."""
 CLAIMED = {"peak_memory": MEMORY_CLAIM, "latency": LATENCY_CLAIM, "calibration": CALIBRATION_CLAIM}
 
 
@@ -164,10 +159,10 @@ def _fig5() -> dict[str, Any]:
         {"text": v.claim, "verdict": VERDICTS[v.finding], "reason": f"{v.finding.capitalize()}. {v.text}"}
         for v in found.verdicts
     ]
-    for text, panels in CLAIMS_OF_SIGN.items():
-        least = min((each for panel in panels for each in getattr(found, panel) if each.stated), key=lambda e: e.saving)
+    for text, panel in CLAIMS_OF_SIGN.items():
+        least = min((each for each in getattr(found, panel) if each.stated), key=lambda each: each.saving)
         smallest = f"the smallest saving is {100 * least.saving:.4f} % ({least.encoder}; {least.assumptions})"
-        verdicts.append(_judged(text, least.saving >= 0, smallest))
+        verdicts.append(_judged(text, least.saving > 0, smallest))
     return {
         "header": ["panel", "network", "lowest saving, %", "highest saving, %"],
         "details": _details(found),

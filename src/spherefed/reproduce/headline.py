@@ -7,11 +7,13 @@ from typing import Any
 from spherefed.reproduce.chart import dots_figure
 from spherefed.reproduce.methods import BABU, CCVR, CCVR_TUNED, CENTRALISED, FFC, LOCAL_ONLY, OURS, SPHERE
 from spherefed.reproduce.page import mean_text, signed_text, table
+from spherefed.reproduce.rates import GROUPS
 from spherefed.runs.directory import read_json
 
 SOURCE = "laptop/table2.json"
 ROWS = ("", CCVR, CCVR_TUNED, BABU, FFC, SPHERE, OURS)
 NAME = "headline"
+TUNED = (*GROUPS["tuning"], *GROUPS["tuning-ccvr"])
 Plain = Mapping[str, Any]
 
 
@@ -53,7 +55,7 @@ def _seeds_of_ours(cells: list[Plain]) -> int:
 
 def headline_page(found: Plain) -> str:
     """A Markdown fragment without a heading."""
-    tuned = ", ".join(found["tuning"])
+    tuned = ", ".join(name for name in found["tuning"] if name in TUNED)
     parts = [f"{found['protocol']}. Learning rates tuned on a validation split: {tuned}."]
     for column, cells in headline_columns(found).items():
         seeds = max(cell["ours"]["seeds"] for cell in cells)

@@ -15,6 +15,8 @@ Metric = Literal[
 """Accuracy of the model as trained or calibrated; mean and standard deviation over clients of the accuracy of their
 own models; mean accuracy of models that clients train alone (`runs/local_only.py`); Eq. 2 and 3 after the last round;
 the agreement of local models' features (`alignment.py`); or the time to make the fixed head (`head_time.py`)."""
+BEYOND = "beyond the paper"
+"""Begins the text of claims that are ours."""
 ACCURACIES = ("trained", "calibrated", "personal", "local_only")
 
 

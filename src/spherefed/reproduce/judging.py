@@ -54,6 +54,19 @@ def judge(values: Sequence[float], *, size: float | None = None, margin: float |
     return "does not hold" if high < 0 or (size is not None and high < size) else "not decided"
 
 
+def judge_claim(claim: Claim, values: Sequence[float], *, has_diverged: bool) -> Verdict:
+    """The verdict on a claim; seeds in which one of its cells diverged have no value.
+
+    >>> claim = Claim(text="", plus=(("a", ""),), measure="diverged")
+    >>> [judge_claim(claim, values, has_diverged=False) for values in ([1.0, 1.0], [0.0, 0.0], [1.0, 0.0], [])]
+    ['holds', 'does not hold', 'not decided', 'not run']
+    """
+    if claim.measure == "diverged" and len(values) > 1:
+        return "holds" if all(values) else "not decided" if any(values) else "does not hold"
+    found = judge(values, size=claim.paper, margin=claim.margin)
+    return "not decided" if found == "not run" and has_diverged else found
+
+
 def bounds(found: Estimate) -> tuple[float, float]:
     """The ends of the 95 % interval."""
     half = found.half_width or 0.0

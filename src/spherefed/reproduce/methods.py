@@ -9,7 +9,7 @@ from spherefed.experiment import Experiment
 from spherefed.losses import CrossEntropy, Loss, MeanSquaredError
 from spherefed.nn.heads import FixedRandom, Head, Learned, Orthonormal
 from spherefed.recipes.methods import plain, with_babu, with_spherefed
-from spherefed.reproduce.item import Cell, Claim, Key, better
+from spherefed.reproduce.item import BEYOND, Cell, Claim, Key, Metric, better
 from spherefed.reproduce.scales import TINY_IMAGENET, Scale, algorithm, base_experiment
 
 LABELS = {"fedavg": "FedAvg", "fedprox": "FedProx", "fednova": "FedNova", "fedopt": "FedOpt"}
@@ -77,7 +77,7 @@ def ablation(scale: Scale, column: str, loss: str, switch: str, *, calibrated: b
     return ablation_of(
         scale,
         column,
-        loss=CrossEntropy(scale=scale.ce_scale) if loss == "CE" and on_sphere else LOSSES[loss],
+        loss=CrossEntropy(scale=scale.temperature) if loss == "CE" and on_sphere else LOSSES[loss],
         head=head,
         normalize=normalize,
         key="fedavg" + RATE_KEYS.get(key, key),
@@ -85,12 +85,13 @@ def ablation(scale: Scale, column: str, loss: str, switch: str, *, calibrated: b
     )
 
 
+def one_client(experiment: Experiment) -> Experiment:
+    """One client that has all data."""
+    return replace(experiment, partition=Iid(clients=1))
+
+
 def reference_cells(scale: Scale, column: str, label: str = "") -> list[Cell]:
     """One client that has all data, for as many epochs in all; and clients that train alone. Both as FedAvg does."""
-
-    def one_client(experiment: Experiment) -> Experiment:
-        return replace(experiment, partition=Iid(clients=1))
-
     shown = label or column
     central, alone = base_of(scale, "fedavg", column, one_client), base_of(scale, "fedavg", column)
     return [
@@ -117,7 +118,7 @@ def block(
     }
     if column == TINY_IMAGENET:
         calibrated |= {CCVR: _thousand_virtual(scale.ccvr), CCVR_TUNED: _thousand_virtual(scale.ccvr_tuned)}
-    rows: list[tuple[str, Experiment | None, str]] = [("", first, "trained")]
+    rows: list[tuple[str, Experiment | None, Metric]] = [("", first, "trained")]
     for row, calibration in calibrated.items():
         rows.append((row, first and replace(first, calibration=calibration), "calibrated"))
     rows.append((BABU, babu_of(scale, base, column, change), "trained"))
@@ -128,7 +129,7 @@ def block(
             row=_row(name, row),
             column=shown,
             experiment=experiment,
-            metric="calibrated" if metric == "calibrated" else "trained",
+            metric=metric,
             paper=paper.get(row),
             base=None if not row else (name, shown),
         )
@@ -161,7 +162,7 @@ def block_claims(base: str, column: str, paper: Mapping[str, float]) -> list[Cla
             claims.append(better(f"{column}: {other} is less accurate than {name}", first, (other, column), -gain))
     for more, less in ((SPHERE, ""), (OURS, FFC), (OURS, CCVR_TUNED)):
         one, other = _row(name, more), _row(name, less)
-        text = f"beyond the paper, {column}: {one} is more accurate than {other}"
+        text = f"{BEYOND}, {column}: {one} is more accurate than {other}"
         claims.append(better(text, (one, column), (other, column)))
     return claims
 

@@ -45,7 +45,7 @@ def _measured(found: Plain) -> list[str]:
     cause = found["likely_cause"]
     return [
         f"Scale `{found['scale']}`: {found['protocol']}. Seeds: {seeds}. Trainings per seed: {found['trainings']}. "
-        f"Computing time: {in_words(found['seconds'])}.",
+        f"Computing time: {in_words(found['seconds'])}{_alone(found['cells'])}.",
         "## Verdicts\n"
         + _claims(found["claims"])
         + ("" if cause is None else f"\n\nLikely cause where a claim does not hold: {cause}")
@@ -55,6 +55,10 @@ def _measured(found: Plain) -> list[str]:
         *picture,
         "## What it was computed with\n" + _provenance(found),
     ]
+
+
+def _alone(cells: Sequence[Plain]) -> str:
+    return ", without clients that train alone" if any(cell["metric"] == "local_only" for cell in cells) else ""
 
 
 def _picture(found: Plain) -> str:
@@ -67,8 +71,10 @@ def _claims(claims: Sequence[Plain]) -> str:
     for claim in claims:
         size = "–" if claim["paper"] is None else f"{claim['paper']:+.2f}"
         margin = "" if claim["margin"] is None else f" (margin ±{claim['margin']:g})"
-        rows.append([claim["text"], size + margin, signed_text(claim["ours"]), claim["verdict"]])
-    return table(["claim", "paper", "ours", "verdict"], rows)
+        seeds = "–" if claim["ours"] is None else str(claim["ours"]["seeds"])
+        lost = f" (+ {len(claim['diverged'])} diverged)" if claim["diverged"] else ""
+        rows.append([claim["text"], size + margin, signed_text(claim["ours"]), seeds + lost, claim["verdict"]])
+    return table(["claim", "paper", "ours", "seeds", "verdict"], rows)
 
 
 def _cells(cells: Sequence[Plain]) -> str:
@@ -105,7 +111,8 @@ def _provenance(found: Plain) -> str:
         )
     for method, entry in found["tuning"].items():
         chosen = ", ".join(f"{path} = {value:g}" for path, value in entry["chosen"].items())
-        lines.append(f"- Tuning of {method}: {entry['tried']} values on the validation split; {chosen}")
+        stage = "after calibration" if entry["judged_by"] == "calibrated" else "as trained"
+        lines.append(f"- Tuning of {method}: {entry['tried']} values, judged {stage} on the validation split; {chosen}")
     lines += [f"- Machine: {machine}" for machine in found["machines"]]
     return "\n".join(lines)
 
@@ -162,6 +169,10 @@ def claims_page(items: Sequence[Plain]) -> str:
         rows.append([item, text, size, *(line.get(scale) or line.get("formula", "–") for scale in scales)])
     head = "# Claims of the paper\n\nMade by `spherefed reproduce`; do not edit. Numbers are differences in points of "
     head += "accuracy where nothing else is said. Claims *beyond the paper* are ours. " + RULE
+    head += (
+        " Every claim is judged by itself: of a hundred differences that are really 0, two or three hold by chance. "
+    )
+    head += "Items share trainings, so some lines are about the same runs."
     return head + "\n\n" + table(["item", "claim", "paper", *scales], rows) + "\n"
 
 

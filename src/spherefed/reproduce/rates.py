@@ -16,7 +16,7 @@ from spherefed.reproduce.campaign import plan_campaign, run_campaign
 from spherefed.reproduce.item import Cell, Item, Metric
 from spherefed.reproduce.methods import LOSSES, SWITCHES, ablation, babu_of, base_of, ours_of
 from spherefed.reproduce.regimes import frozen_features
-from spherefed.reproduce.scales import START_CE_SCALE, TENTH, Scale
+from spherefed.reproduce.scales import START_TEMPERATURE, TENTH, Scale
 from spherefed.reproduce.store import Store
 from spherefed.reproduce.summary import value_of
 from spherefed.runs.jobs import JobRound, Watch
@@ -27,7 +27,7 @@ FACTORS = (0.5, 1.0, 2.0)
 """A grid starts with these multiples of the scale's rate."""
 PATH = "local.lr"
 REFIT_PATH = "calibration.refit.lr"
-SCALE_PATH = "loss.scale"
+TEMPERATURE_PATH = "loss.scale"
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "tuning": ("fedavg", "fedavg+spherefed", "fedavg+babu"),
     "tuning-ablations": tuple(
@@ -39,7 +39,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     # CCVR's refit, without and with Tukey's transform of the virtual features.
     "tuning-ccvr": ("fedavg+ccvr", "fedavg+ccvr-tukey"),
     # τ of cross-entropy on unit features with a fixed head, at the rate that `tuning-ablations` chose.
-    "tuning-scale": ("fedavg+ce-scale",),
+    "tuning-temperature": ("fedavg+temperature",),
     # Layers on a frozen encoder, which are not in the paper.
     "tuning-frozen": ("fedavg+frozen", "fedavg+spherefed+frozen"),
 }
@@ -96,7 +96,7 @@ class RateSearch:
         return search
 
     def _start(self, method: str) -> list[float]:
-        starts = {REFIT_PATH: self.scale.ccvr_tuned.refit.lr, SCALE_PATH: START_CE_SCALE}
+        starts = {REFIT_PATH: self.scale.ccvr_tuned.refit.lr, TEMPERATURE_PATH: START_TEMPERATURE}
         rate = starts.get(path_of(method), self.scale.start_rates.get(method, self.scale.rate(method, TENTH)))
         return [float(f"{rate * factor:.2g}") for factor in FACTORS]
 
@@ -145,7 +145,7 @@ def rate_search(name: str, scale: Scale, num_seeds: int, store: Store) -> RateSe
 
 def tuning_experiment(scale: Scale, method: str) -> Experiment:
     """A method at α = 0.1 on the validation split; FFC follows where the method has it."""
-    scale = replace(scale, ce_scale=START_CE_SCALE)  # rates are chosen first
+    scale = replace(scale, temperature=START_TEMPERATURE)  # rates are chosen first
     built = {
         "fedavg": base_of(scale, "fedavg", TENTH),
         "fedavg+babu": babu_of(scale, "fedavg", TENTH),
@@ -157,7 +157,7 @@ def tuning_experiment(scale: Scale, method: str) -> Experiment:
     first, ccvr = built["fedavg"], replace(scale.ccvr_tuned, tukey=0.5 if method.endswith("tukey") else 1.0)
     if "ccvr" in method:
         built[method] = first and replace(first, calibration=ccvr)
-    built["fedavg+ce-scale"] = built["fedavg+ce+fix-ou+norm"]
+    built["fedavg+temperature"] = built["fedavg+ce+fix-ou+norm"]
     experiment = built[method.removesuffix("+frozen")]
     assert experiment is not None, "every scale has α = 0.1"
     experiment = replace(experiment, data=scale.tuning_data, evaluate_every=experiment.rounds)
@@ -166,8 +166,8 @@ def tuning_experiment(scale: Scale, method: str) -> Experiment:
 
 def path_of(method: str) -> str:
     """The field that is tuned."""
-    if method.endswith("+ce-scale"):
-        return SCALE_PATH
+    if method.endswith("+temperature"):
+        return TEMPERATURE_PATH
     return REFIT_PATH if "ccvr" in method else PATH
 
 

@@ -18,8 +18,9 @@ from spherefed.experiment import Data, Experiment, Model
 from spherefed.nn.encoders import VGG13, ConvNet, Encoder, Mlp, MobileNetV2, ResNet18, SENet18
 from spherefed.server.algorithms import Algorithm, fedavg, fedavgm, fednova, fedprox
 
+START_TEMPERATURE = 16.0
+"""τ of cross-entropy on unit features with a fixed head, where it was not tuned. Gradients grow with it."""
 IID, HALF, TENTH, TINY_IMAGENET = "IID", "α = 0.5", "α = 0.1", "TinyImageNet"
-START_CE_SCALE = 16.0
 COLUMNS = (IID, HALF, TENTH, TINY_IMAGENET)
 """The columns of Table 2."""
 
@@ -51,7 +52,7 @@ class Scale:
     """Partition as other codes do: sizes balanced, at least 10 examples per client."""
     to_the_letter: bool = False
     """Whether networks and lengths are the paper's, so that items take theirs too."""
-    ce_scale: float = START_CE_SCALE
+    temperature: float = START_TEMPERATURE
     """τ of cross-entropy on unit features with a fixed head (Table 3), whose scores lie in [−1, 1]."""
     tammes_steps: int = 10_000
     deviations: tuple[str, ...] = ()
@@ -154,7 +155,7 @@ TABLE_16 = {
     "fedavg+mse+fix-ou": 0.5,
     "fedavg+ce+norm": 0.1,
     "fedavg+ce+fix-ou": 0.1,
-    "fedavg+ce+fix-ou+norm": 0.1,
+    "fedavg+ce+fix-ou+norm": 0.1 / START_TEMPERATURE,
 }
 """Learning rates of the paper."""
 
@@ -170,7 +171,7 @@ LAPTOP_RATES = FROZEN_RATES | {
     "fedavg+mse+fix-ou": 0.5,
     "fedavg+ce+norm": 0.1,
     "fedavg+ce+fix-ou": 0.02,
-    "fedavg+ce+fix-ou+norm": 0.1,
+    "fedavg+ce+fix-ou+norm": 0.1 / START_TEMPERATURE,
 }
 """Where tuning starts; what it chose is in `tuned/laptop-tuning.json`."""
 
@@ -196,7 +197,7 @@ def laptop_scale() -> Scale:
         rates=LAPTOP_RATES | tuned_rates("laptop"),
         ccvr=Ccvr(refit=Refit(lr=1e-5, epochs=20)),
         ccvr_tuned=tuned_ccvr("laptop", Ccvr(tukey=1.0, refit=Refit(lr=1e-3, epochs=20))),
-        ce_scale=tuned_ce_scale("laptop"),
+        temperature=tuned_temperature("laptop"),
         # As many images to train on, and 10,000 others to validate on: 15 % of 5,000 would be too few to tell rates.
         tuning_data=Data(name="cifar100", resize=16, examples=15_000, validation=2 / 3),
         start_rates=LAPTOP_RATES,
@@ -232,7 +233,7 @@ def desktop_scale() -> Scale:
         rates=rates | tuned_rates("desktop"),
         ccvr=Ccvr(),
         ccvr_tuned=tuned_ccvr("desktop", Ccvr(tukey=1.0, refit=Refit(lr=1e-3, epochs=20))),
-        ce_scale=tuned_ce_scale("desktop"),
+        temperature=tuned_temperature("desktop"),
         tuning_data=Data(name="cifar100", resize=16, examples=20_000, validation=0.5),
         start_rates=rates,
         deviations=(
@@ -256,7 +257,13 @@ def tiny_scale() -> Scale:
             model=Model(encoder=Mlp(widths=(64, 32))),
             local=LocalTraining(lr=0.1, epochs=4, batch_size=32),
         ),
-        rates={"fedavg": 0.1, "fedavg+spherefed": 0.5, "fedavg+mse": 0.3, "fedavg+mse+norm": 0.5},
+        rates={
+            "fedavg": 0.1,
+            "fedavg+spherefed": 0.5,
+            "fedavg+mse": 0.3,
+            "fedavg+mse+norm": 0.5,
+            "fedavg+ce+fix-ou+norm": 0.1 / START_TEMPERATURE,
+        },
         ccvr=Ccvr(num_virtual=50, refit=Refit(lr=1e-5, epochs=2)),
         ccvr_tuned=Ccvr(num_virtual=50, tukey=1.0, refit=Refit(lr=1e-2, epochs=2)),
         tuning_data=Data(name="digits", examples=1000, validation=0.15),
@@ -284,17 +291,16 @@ def tuned_ccvr(scale: str, start: Ccvr) -> Ccvr:
     return replace(start, tukey=0.5 if best.endswith("tukey") else 1.0, refit=replace(start.refit, lr=rate))
 
 
-def tuned_ce_scale(scale: str) -> float:
+def tuned_temperature(scale: str) -> float:
     """The τ that was best on the validation split; if it was not tuned, where tuning starts."""
-    found = tuned_methods(scale).get("fedavg+ce-scale")
-    return START_CE_SCALE if found is None else float(found["chosen"]["loss.scale"])
+    found = tuned_methods(scale).get("fedavg+temperature")
+    return START_TEMPERATURE if found is None else float(found["chosen"]["loss.scale"])
 
 
 def tuned_methods(scale: str) -> dict[str, Any]:
     """What tuning tried and chose, by method."""
     found: dict[str, Any] = {}
-    for search in ("tuning", "tuning-ablations", "tuning-ccvr", "tuning-frozen", "tuning-scale"):
-        file = files(__package__) / "tuned" / f"{scale}-{search}.json"
-        if file.is_file():
+    for file in sorted((files(__package__) / "tuned").iterdir(), key=lambda file: file.name):
+        if file.name.startswith(f"{scale}-tuning"):
             found |= json.loads(file.read_text(encoding="utf-8"))["methods"]
     return found

@@ -122,7 +122,8 @@ def _check_record(record: Record, path: Path, seed: int) -> None:
         numbers += (record["personal"] or {}).values()
         wrong = [str(value) for value in numbers if not isinstance(value, int | float | NoneType)]
         wrong += [name for name, curve in record["curves"].items() if not _is_curve(curve)]
-    if wrong or "train" not in record["seconds"]:
+        wrong += [] if "train" in record["seconds"] else ["seconds.train"]
+    if wrong:
         raise RunError(f"{path} is damaged: seed {seed} has wrong or missing parts ({', '.join(wrong)}); {_REMOVE}")
 
 

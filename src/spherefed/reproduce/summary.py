@@ -6,7 +6,7 @@ from typing import Any
 from spherefed.report.summary import Estimate, estimate
 from spherefed.reproduce.causes import likely_cause
 from spherefed.reproduce.item import ACCURACIES, Cell, Claim, Item, Key, Metric
-from spherefed.reproduce.judging import judge, quantity
+from spherefed.reproduce.judging import judge_claim, quantity
 from spherefed.reproduce.scales import Scale, tuned_methods
 from spherefed.reproduce.store import Record, Records, Store, short_digest
 from spherefed.schema import to_plain
@@ -54,7 +54,10 @@ def summarize_item(item: Item, scale: Scale, seeds: Sequence[int], store: Store,
 def _tuning(scale: str) -> dict[str, Any]:
     """How many values were tried for each method, and which was chosen."""
     found = tuned_methods(scale)
-    return {name: {"tried": len(entry["tried"]), "chosen": entry["chosen"]} for name, entry in found.items()}
+    parts = ("chosen", "judged_by")
+    return {
+        name: {"tried": len(entry["tried"])} | {part: entry[part] for part in parts} for name, entry in found.items()
+    }
 
 
 def _records_of(cell: Cell, records: Records) -> Mapping[int, Record]:
@@ -119,6 +122,9 @@ def _claim(
     claim: Claim, values: Mapping[int, Mapping[Key, float]], diverged: Mapping[int, Sequence[Key]]
 ) -> dict[str, Any]:
     found = {seed: quantity(claim, own, diverged[seed]) for seed, own in values.items()}
+    lost = [
+        seed for seed, value in found.items() if value is None and set(diverged[seed]) & {*claim.plus, *claim.minus}
+    ]
     numbers = [value for value in found.values() if value is not None]
     return {
         "text": claim.text,
@@ -126,7 +132,8 @@ def _claim(
         "margin": claim.margin,
         "values": {str(seed): round(value, 4) for seed, value in found.items() if value is not None},
         "ours": _interval(numbers),
-        "verdict": judge(numbers, size=claim.paper, margin=claim.margin),
+        "diverged": lost,
+        "verdict": judge_claim(claim, numbers, has_diverged=bool(lost)),
     }
 
 
@@ -172,7 +179,7 @@ def _maps(item: Item, records: Records) -> dict[str, Any]:
     found = {}
     for cell in item.cells:
         record = _records_of(cell, records).get(0, {})
-        if cell.metric == "mixing" and "map" in record:
+        if cell.metric == "mixing" and record.get("map"):
             found[cell.row] = record["map"]
     return {"maps": found} if found else {}
 

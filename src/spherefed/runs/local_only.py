@@ -16,7 +16,8 @@ from spherefed.errors import RunError
 from spherefed.experiment import Experiment
 from spherefed.files import read_tensors, write_tensors
 from spherefed.messages import ModelState, TrainReply
-from spherefed.runs.directory import read_json, write_json
+from spherefed.runs.directory import read_json, read_object, write_json
+from spherefed.runs.environment import NUMERICS_VERSION
 from spherefed.runs.runner import Engine, Progress
 from spherefed.server.federation import train_request
 from spherefed.tensors import add_prefix, strip_prefix
@@ -32,7 +33,7 @@ def train_alone(experiment: Experiment, folder: Path, *, engine: Engine, activit
     Rounds, local epochs and learning rates are those of the experiment; every client starts a round from its own
     model of the round before. `activity` says which clients are done.
     """
-    if (folder / RESULT).exists():
+    if is_trained_alone(folder):
         return
     assembly = assemble(experiment, device=engine.device, data_root=engine.data_root)
     plan, clients, start = assembly.plan(), assembly.clients, assembly.initial()
@@ -52,7 +53,13 @@ def train_alone(experiment: Experiment, folder: Path, *, engine: Engine, activit
         yield Progress(t, plan.rounds, fmean(losses) if losses else 0.0, None)
     each = [global_accuracy(assembly.local_model, model, assembly.test) for model in models.values()]
     found = [accuracy for accuracy in each if accuracy is not None]
-    write_json(folder / RESULT, {"accuracy": fmean(found) if found else None})
+    write_json(folder / RESULT, {"accuracy": fmean(found) if found else None, "numerics_version": NUMERICS_VERSION})
+    (folder / MODELS).unlink()
+
+
+def is_trained_alone(folder: Path) -> bool:
+    """Whether the clients in this folder have finished, with the present numerics."""
+    return (folder / RESULT).exists() and read_object(folder / RESULT).get("numerics_version") == NUMERICS_VERSION
 
 
 def local_only_accuracy(folder: Path) -> float | None:
@@ -62,9 +69,13 @@ def local_only_accuracy(folder: Path) -> float | None:
 
 
 def _save(experiment: Experiment, folder: Path, models: Models, rounds: int) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     tensors = {k: t for number, model in models.items() for k, t in add_prefix(str(number), model.tensors()).items()}
-    write_tensors(folder / MODELS, tensors, {"rounds": str(rounds), "experiment": experiment.digest()})
+    write_tensors(folder / MODELS, tensors, _origin(experiment) | {"rounds": str(rounds)})
+
+
+def _origin(experiment: Experiment) -> dict[str, str]:
+    return {"experiment": experiment.digest(), "numerics_version": str(NUMERICS_VERSION)}
 
 
 def _saved(experiment: Experiment, folder: Path) -> tuple[Models, int]:
@@ -74,10 +85,14 @@ def _saved(experiment: Experiment, folder: Path) -> tuple[Models, int]:
         return {}, 0
     try:
         tensors, metadata = read_tensors(path)
-        rounds = int(metadata["rounds"])
-    except (OSError, ValueError, KeyError) as error:
+        numbers = sorted({int(name.partition(".")[0]) for name in tensors})
+        models = {n: ModelState.from_tensors(strip_prefix(str(n), tensors)) for n in numbers}
+        rounds = int(metadata.pop("rounds"))
+    except (RunError, ValueError, KeyError) as error:
         raise RunError(f"{path} cannot be read ({error}); remove it to train these clients again") from error
-    if metadata.get("experiment") != experiment.digest():
-        raise RunError(f"{path} belongs to another experiment; use another folder")
-    numbers = dict.fromkeys(int(name.partition(".")[0]) for name in tensors)
-    return {n: ModelState.from_tensors(strip_prefix(str(n), tensors)) for n in sorted(numbers)}, rounds
+    if metadata != _origin(experiment):
+        raise RunError(
+            f"{path} belongs to another experiment or version; remove it to train these clients again, or use "
+            "another folder"
+        )
+    return models, rounds
