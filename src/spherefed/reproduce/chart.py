@@ -37,7 +37,7 @@ def item_figure(found: Plain, format_: str = "svg") -> bytes | None:
         panels = _curve_panels(found["curves"])
         size = (4.2 * len(panels), 3.4)
         return _drawn(lambda figure: _draw_curves(figure, panels), size, format_) if panels else None
-    if found["item"] == "rounds" and (longest := _long_columns(found)):
+    if found["item"] == "rounds" and (longest := long_columns(found)):
         return _drawn(lambda figure: _draw_rounds(figure, found, longest), (3.6 * len(longest), 3.6), format_)
     if maps := found.get("maps"):
         return _drawn(lambda figure: _draw_maps(figure, maps), (3.2 * len(maps), 3.6), format_)
@@ -117,7 +117,7 @@ def _draw_curves(figure: "Figure", panels: Mapping[tuple[str, str], Sequence[Pla
         axes.legend(frameon=False, fontsize=7)
 
 
-def _long_columns(found: Plain) -> list[str]:
+def long_columns(found: Plain) -> list[str]:
     """The columns with the larger number of rounds that were run, in their order."""
     longest = max((curve["rounds"][-1] for curve in found["curves"]), default=0)
     wanted = [curve["column"] for curve in found["curves"] if curve["rounds"][-1] == longest]

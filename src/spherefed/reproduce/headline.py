@@ -1,16 +1,16 @@
-"""The table and the figure for the README: the FedAvg rows of Table 2 at laptop scale, from its JSON alone."""
+"""Tables and a figure for the README, from JSON alone: the FedAvg rows of Table 2 at laptop scale, and more rounds."""
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from spherefed.reproduce.chart import dots_figure
+from spherefed.reproduce.chart import dots_figure, long_columns
 from spherefed.reproduce.methods import BABU, CCVR, CCVR_TUNED, CENTRALISED, FFC, LOCAL_ONLY, OURS, SPHERE
 from spherefed.reproduce.page import mean_text, signed_text, table
 from spherefed.reproduce.rates import GROUPS
 from spherefed.runs.directory import read_json
 
-SOURCE = "laptop/table2.json"
+SOURCE, MORE_ROUNDS = "laptop/table2.json", "laptop/rounds.json"
 ROWS = ("", CCVR, CCVR_TUNED, BABU, FFC, SPHERE, OURS)
 NAME = "headline"
 TUNED = (*GROUPS["tuning"], *GROUPS["tuning-ccvr"])
@@ -28,8 +28,24 @@ def write_headline(results: Path) -> Path | None:
     for format_ in ("svg", "png"):
         (results / f"{NAME}.{format_}").write_bytes(dots_figure(columns, "%", format_))
     path = results / f"{NAME}.md"
-    path.write_text(headline_page(found), encoding="utf-8")
+    longer = read_json(results / MORE_ROUNDS) if (results / MORE_ROUNDS).exists() else None
+    parts = [headline_page(found), *([] if longer is None else rounds_table(longer))]
+    path.write_text("\n".join(parts), encoding="utf-8")
     return path
+
+
+def rounds_table(found: Plain) -> list[str]:
+    """Methods × degrees of skew with the larger number of rounds, as far as they were run; empty if not."""
+    columns = long_columns(found)
+    cells = {(cell["row"], cell["column"]): cell for cell in found["cells"] if cell["column"] in columns}
+    rows = list(dict.fromkeys(row for row, _ in cells))
+    if not columns:
+        return []
+    lines = [[row, *(mean_text(cells[row, column]["ours"]) for column in columns)] for row in rows]
+    lines.append(
+        ["SphereFed − FedAvg", *(signed_text(cells[f"FedAvg {OURS}", column]["difference"]) for column in columns)]
+    )
+    return [f"{found['title']}:\n", table(["test accuracy, %", *columns], lines) + "\n"]
 
 
 def headline_columns(found: Plain) -> dict[str, list[Plain]]:
