@@ -14,8 +14,8 @@ from spherefed.errors import ConfigError
 from spherefed.experiment import Experiment, with_settings
 from spherefed.reproduce.campaign import plan_campaign, run_campaign
 from spherefed.reproduce.item import Cell, Item, Metric
-from spherefed.reproduce.methods import LOSSES, SWITCHES, ablation, babu_of, base_of, ours_of
-from spherefed.reproduce.regimes import frozen_features
+from spherefed.reproduce.methods import LOSSES, SWITCHES, ablation, babu_of, base_of, ours_of, unchanged
+from spherefed.reproduce.regimes import ROUNDS, frozen_features, more_rounds
 from spherefed.reproduce.scales import START_TEMPERATURE, TENTH, Scale
 from spherefed.reproduce.store import Store
 from spherefed.reproduce.summary import value_of
@@ -40,6 +40,8 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "tuning-ccvr": ("fedavg+ccvr", "fedavg+ccvr-tukey"),
     # τ of cross-entropy on unit features with a fixed head, at the rate that `tuning-ablations` chose.
     "tuning-temperature": ("fedavg+temperature",),
+    # Three times as many rounds, which are not in the paper.
+    "tuning-rounds": (f"fedavg+spherefed{ROUNDS}", f"fedavg{ROUNDS}"),
     # Layers on a frozen encoder, which are not in the paper.
     "tuning-frozen": ("fedavg+frozen", "fedavg+spherefed+frozen"),
 }
@@ -97,7 +99,8 @@ class RateSearch:
 
     def _start(self, method: str) -> list[float]:
         starts = {REFIT_PATH: self.scale.ccvr_tuned.refit.lr, TEMPERATURE_PATH: START_TEMPERATURE}
-        rate = starts.get(path_of(method), self.scale.start_rates.get(method, self.scale.rate(method, TENTH)))
+        known = self.scale.start_rates.get(method, self.scale.rate(method.removesuffix(ROUNDS), TENTH))
+        rate = starts.get(path_of(method), known)
         return [float(f"{rate * factor:.2g}") for factor in FACTORS]
 
     def _scores(self, search: Search, value: float) -> dict[str, float] | None:
@@ -158,10 +161,11 @@ def tuning_experiment(scale: Scale, method: str) -> Experiment:
     if "ccvr" in method:
         built[method] = first and replace(first, calibration=ccvr)
     built["fedavg+temperature"] = built["fedavg+ce+fix-ou+norm"]
-    experiment = built[method.removesuffix("+frozen")]
+    change = {"+frozen": frozen_features, ROUNDS: more_rounds}.get(f"+{method.rpartition('+')[2]}", unchanged)
+    experiment = built[method if change is unchanged else method.rpartition("+")[0]]
     assert experiment is not None, "every scale has α = 0.1"
-    experiment = replace(experiment, data=scale.tuning_data, evaluate_every=experiment.rounds)
-    return frozen_features(experiment) if method.endswith("+frozen") else experiment
+    experiment = change(replace(experiment, data=scale.tuning_data))
+    return replace(experiment, evaluate_every=experiment.rounds)
 
 
 def path_of(method: str) -> str:

@@ -13,6 +13,8 @@ from spherefed.reproduce.scales import HALF, IID, TENTH, Scale
 BASE, TUNED, AFTER_FFC = "FedAvg", f"FedAvg {CCVR_TUNED}", f"FedAvg {FFC}"
 BEFORE, SPHEREFED = f"FedAvg {SPHERE}", f"FedAvg {OURS}"
 FROZEN = "frozen features"
+ROUNDS = "+rounds"
+"""Ends the names of methods that are tuned with more rounds."""
 MORE_ROUNDS = 3
 """How many times as many rounds the item `rounds` has."""
 
@@ -50,8 +52,8 @@ def rounds(scale: Scale) -> Item:
     claims: list[Claim] = []
     for column in (IID, HALF, TENTH):
         short, long = f"{column} ({few} rounds)", f"{column} ({many} rounds)"
-        for label, num_rounds in ((short, few), (long, many)):
-            cells += _five_rows(scale, column, label, num_rounds)
+        cells += _five_rows(scale, column, short, unchanged)
+        cells += _five_rows(scale, column, long, more_rounds, rates=ROUNDS)
         claims += _gains(long)
         for other in (BASE, TUNED):
             text = f"{BEYOND}, {long}: SphereFed is more accurate than {other}"
@@ -71,18 +73,19 @@ def rounds(scale: Scale) -> Item:
         claims=tuple(claims),
         deviations=(
             "Not in the paper, and added after the results with the smaller number of rounds were known.",
-            "Learning rates are those of the smaller number of rounds.",
+            "Learning rates are those of the smaller number of rounds, unless the list of tuned rates names others.",
         ),
     )
 
 
-def _five_rows(scale: Scale, column: str, label: str, num_rounds: int) -> list[Cell]:
-    """FedAvg and SphereFed, each before and after FFC, and FedAvg with tuned CCVR, with this number of rounds."""
+def more_rounds(experiment: Experiment) -> Experiment:
+    """The same with three times as many rounds."""
+    return replace(experiment, rounds=MORE_ROUNDS * experiment.rounds)
 
-    def change(experiment: Experiment) -> Experiment:
-        return replace(experiment, rounds=num_rounds)
 
-    first, *others = _four_rows(scale, column, label, change)
+def _five_rows(scale: Scale, column: str, label: str, change: Change, rates: str = "") -> list[Cell]:
+    """FedAvg and SphereFed, each before and after FFC, and FedAvg with tuned CCVR."""
+    first, *others = _four_rows(scale, column, label, change, rates)
     ccvr = first.experiment and replace(first.experiment, calibration=scale.ccvr_tuned)
     return [first, Cell(row=TUNED, column=label, experiment=ccvr, metric="calibrated", base=first.key), *others]
 
@@ -96,9 +99,8 @@ def frozen_features(experiment: Experiment) -> Experiment:
 def _four_rows(scale: Scale, column: str, label: str, change: Change, rates: str = "") -> list[Cell]:
     """FedAvg and SphereFed, each before and after FFC, in a column with this label; `rates`: of methods that end so."""
     first, ours = base_of(scale, "fedavg", column, change), ours_of(scale, "fedavg", column, change)
-    if rates:
-        first = first and first.with_lr(scale.rate(f"fedavg{rates}", column))
-        ours = ours and ours.with_lr(scale.rate(f"fedavg+spherefed{rates}", column))
+    first = first and first.with_lr(_rate(scale, "fedavg", rates, column))
+    ours = ours and ours.with_lr(_rate(scale, "fedavg+spherefed", rates, column))
     after = first and replace(first, calibration=Ffc())
     base = (BASE, label)
     return [
@@ -107,6 +109,11 @@ def _four_rows(scale: Scale, column: str, label: str, change: Change, rates: str
         Cell(row=BEFORE, column=label, experiment=ours, base=base),
         Cell(row=SPHEREFED, column=label, experiment=ours, metric="calibrated", base=base),
     ]
+
+
+def _rate(scale: Scale, method: str, suffix: str, column: str) -> float:
+    """The rate that was tuned for this setting; else that of the method."""
+    return scale.rates.get(method + suffix, scale.rate(method, column))
 
 
 def _gains(label: str) -> list[Claim]:
