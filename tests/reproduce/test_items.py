@@ -26,6 +26,7 @@ from spherefed.reproduce.item import Cell, Claim, Item
 from spherefed.reproduce.judging import judge, judge_claim, quantity
 from spherefed.reproduce.methods import BABU, CCVR, OURS, base_of
 from spherefed.reproduce.page import claims_page, index_page, mean_text
+from spherefed.reproduce.rates import rate_search
 from spherefed.reproduce.scales import COLUMNS, SCALES
 from spherefed.reproduce.store import Store, record_of_failure
 from spherefed.reproduce.summary import summarize_item, value_of
@@ -236,6 +237,14 @@ def test_a_diverged_run_is_a_result_without_a_number(tmp_path: Path) -> None:
     assert {claim["verdict"] for claim in found["claims"]} == {"not decided"}
     assert {tuple(claim["diverged"]) for claim in found["claims"]} == {(0,)}
     assert value_of(record_of_failure("x"), "trained") is None
+
+
+@pytest.mark.parametrize("search", ["tuning", "tuning-ccvr", "tuning-frozen"])
+def test_a_search_that_has_ended_wants_nothing_more(search: str) -> None:
+    """Also after its result has become the scale's: what it starts with must not depend on what it chose."""
+    scale = find_scale("laptop")
+    store = Store(Path(__file__).parents[2] / "docs" / "results" / "laptop" / "experiments")
+    assert rate_search(search, scale, 1, store).wanted() is None
 
 
 def test_cells_that_a_scale_does_not_run_say_so(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from spherefed.reproduce.campaign import plan_campaign, run_campaign
 from spherefed.reproduce.item import Cell, Item, Metric
 from spherefed.reproduce.methods import LOSSES, SWITCHES, ablation, babu_of, base_of, ours_of, unchanged
 from spherefed.reproduce.regimes import ROUNDS, frozen_features, more_rounds
-from spherefed.reproduce.scales import START_TEMPERATURE, TENTH, Scale
+from spherefed.reproduce.scales import START_REFIT_RATE, START_TEMPERATURE, TENTH, Scale
 from spherefed.reproduce.store import Store
 from spherefed.reproduce.summary import value_of
 from spherefed.runs.jobs import JobRound, Watch
@@ -98,7 +98,7 @@ class RateSearch:
         return search
 
     def _start(self, method: str) -> list[float]:
-        starts = {REFIT_PATH: self.scale.ccvr_tuned.refit.lr, TEMPERATURE_PATH: START_TEMPERATURE}
+        starts = {REFIT_PATH: START_REFIT_RATE, TEMPERATURE_PATH: START_TEMPERATURE}
         known = self.scale.start_rates.get(method, self.scale.rate(method.removesuffix(ROUNDS), TENTH))
         rate = starts.get(path_of(method), known)
         return [float(f"{rate * factor:.2g}") for factor in FACTORS]

@@ -20,6 +20,8 @@ from spherefed.server.algorithms import Algorithm, fedavg, fedavgm, fednova, fed
 
 START_TEMPERATURE = 16.0
 """τ of cross-entropy on unit features with a fixed head, where it was not tuned. Gradients grow with it."""
+START_REFIT_RATE = 1e-3
+"""Where tuning of CCVR's refit starts."""
 IID, HALF, TENTH, TINY_IMAGENET = "IID", "α = 0.5", "α = 0.1", "TinyImageNet"
 COLUMNS = (IID, HALF, TENTH, TINY_IMAGENET)
 """The columns of Table 2."""
@@ -196,7 +198,7 @@ def laptop_scale() -> Scale:
         ),
         rates=LAPTOP_RATES | tuned_rates("laptop"),
         ccvr=Ccvr(refit=Refit(lr=1e-5, epochs=20)),
-        ccvr_tuned=tuned_ccvr("laptop", Ccvr(tukey=1.0, refit=Refit(lr=1e-3, epochs=20))),
+        ccvr_tuned=tuned_ccvr("laptop", Ccvr(tukey=1.0, refit=Refit(lr=START_REFIT_RATE, epochs=20))),
         temperature=tuned_temperature("laptop"),
         # As many images to train on, and 10,000 others to validate on: 15 % of 5,000 would be too few to tell rates.
         tuning_data=Data(name="cifar100", resize=16, examples=15_000, validation=2 / 3),
@@ -233,7 +235,7 @@ def desktop_scale() -> Scale:
         ),
         rates=rates | tuned_rates("desktop"),
         ccvr=Ccvr(),
-        ccvr_tuned=tuned_ccvr("desktop", Ccvr(tukey=1.0, refit=Refit(lr=1e-3, epochs=20))),
+        ccvr_tuned=tuned_ccvr("desktop", Ccvr(tukey=1.0, refit=Refit(lr=START_REFIT_RATE, epochs=20))),
         temperature=tuned_temperature("desktop"),
         tuning_data=Data(name="cifar100", resize=16, examples=20_000, validation=0.5),
         start_rates=rates,
