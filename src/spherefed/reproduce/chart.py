@@ -144,6 +144,7 @@ def _draw_rounds(figure: "Figure", found: Plain, columns: Sequence[str]) -> None
                 color=colours[cell["row"]], label=cell["row"],
             )  # fmt: skip
         axes.set_title(column, loc="left")
+        axes.set_xticks(range(0, end + 1, max(1, end // 6)))
         axes.set_xlabel("round")
         axes.set_ylabel(f"accuracy, {found['unit']}" if position == 1 else "")
         axes.grid(axis="y", lw=0.4, color="#cccccc")
