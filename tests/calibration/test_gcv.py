@@ -155,11 +155,13 @@ def test_the_solve_takes_the_memory_of_three_matrices_beside_the_sums():
     FfcGcv().solve(*prepared(50))  # the code of the solver, which is read into memory when it is first used
     dim = 2100  # a matrix of more than 32 MiB is mapped and unmapped by itself, without fragments
     total, context = prepared(dim)
-    Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
-    before = peak_kilobytes()
-    FfcGcv().solve(total, context)
-    matrices = (peak_kilobytes() - before) * 1024 / (8 * dim**2)
-    assert 1 < matrices < 3.5
+    used = []
+    for _ in range(3):  # on a busy machine the system adds a few megabytes now and then
+        Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
+        before = peak_kilobytes()
+        FfcGcv().solve(total, context)
+        used.append((peak_kilobytes() - before) * 1024 / (8 * dim**2))
+    assert 1 < min(used) < 3.5
 
 
 def peak_kilobytes():
