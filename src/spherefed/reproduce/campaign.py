@@ -122,7 +122,7 @@ def _record(event: JobEnd, store: Store, campaign: Campaign, engine: Engine) -> 
 def _record_alone(job: Job, store: Store) -> None:
     """Add the accuracy of clients that trained alone to the record of the federation, once both are there."""
     record = store.record(job.experiment, job.experiment.seed)
-    if record is not None and "error" not in record and is_trained_alone(job.out):
+    if record is not None and not {"local_only", "error"} & set(record) and is_trained_alone(job.out):
         store.add(job.experiment, {**record, "local_only": local_only_accuracy(job.out)}, None)
 
 

@@ -10,7 +10,7 @@ from spherefed.reproduce.page import mean_text, signed_text, table
 from spherefed.reproduce.rates import GROUPS
 from spherefed.runs.directory import read_json
 
-SOURCE, MORE_ROUNDS = "laptop/table2.json", "laptop/rounds.json"
+SOURCE, LONGER = "laptop/table2.json", "laptop/rounds.json"
 ROWS = ("", CCVR, CCVR_TUNED, BABU, FFC, SPHERE, OURS)
 NAME = "headline"
 TUNED = (*GROUPS["tuning"], *GROUPS["tuning-ccvr"])
@@ -28,7 +28,7 @@ def write_headline(results: Path) -> Path | None:
     for format_ in ("svg", "png"):
         (results / f"{NAME}.{format_}").write_bytes(dots_figure(columns, "%", format_))
     path = results / f"{NAME}.md"
-    longer = read_json(results / MORE_ROUNDS) if (results / MORE_ROUNDS).exists() else None
+    longer = read_json(results / LONGER) if (results / LONGER).exists() else None
     parts = [headline_page(found), *([] if longer is None else rounds_table(longer))]
     path.write_text("\n".join(parts), encoding="utf-8")
     return path
@@ -37,10 +37,10 @@ def write_headline(results: Path) -> Path | None:
 def rounds_table(found: Plain) -> list[str]:
     """Methods × degrees of skew with the larger number of rounds, as far as they were run; empty if not."""
     columns = long_columns(found)
-    cells = {(cell["row"], cell["column"]): cell for cell in found["cells"] if cell["column"] in columns}
-    rows = list(dict.fromkeys(row for row, _ in cells))
     if not columns:
         return []
+    cells = {(cell["row"], cell["column"]): cell for cell in found["cells"] if cell["column"] in columns}
+    rows = list(dict.fromkeys(row for row, _ in cells))
     lines = [[row, *(mean_text(cells[row, column]["ours"]) for column in columns)] for row in rows]
     lines.append(
         ["SphereFed − FedAvg", *(signed_text(cells[f"FedAvg {OURS}", column]["difference"]) for column in columns)]

@@ -161,8 +161,9 @@ def tuning_experiment(scale: Scale, method: str) -> Experiment:
     if "ccvr" in method:
         built[method] = first and replace(first, calibration=ccvr)
     built["fedavg+temperature"] = built["fedavg+ce+fix-ou+norm"]
-    change = {"+frozen": frozen_features, ROUNDS: more_rounds}.get(f"+{method.rpartition('+')[2]}", unchanged)
-    experiment = built[method if change is unchanged else method.rpartition("+")[0]]
+    name, plus, setting = method.rpartition("+")
+    change = {"+frozen": frozen_features, ROUNDS: more_rounds}.get(plus + setting, unchanged)
+    experiment = built[method if change is unchanged else name]
     assert experiment is not None, "every scale has α = 0.1"
     experiment = change(replace(experiment, data=scale.tuning_data))
     return replace(experiment, evaluate_every=experiment.rounds)
