@@ -309,8 +309,12 @@ def test_clients_that_train_alone_continue_where_they_were_interrupted(tmp_path:
     expected, _ = _alone(alone, tmp_path / "whole")
     began = train_alone(alone, tmp_path / "parts", engine=Engine(), activity=Activity())
     assert next(began).index == 0
+    with pytest.raises(RunError, match="another process is working on"):
+        next(train_alone(alone, tmp_path / "parts", engine=Engine(), activity=Activity()))
     began.close()
+    models = (tmp_path / "parts" / "models.safetensors").read_bytes()
     assert _alone(alone, tmp_path / "parts") == (expected, [1, 2])
+    (tmp_path / "parts" / "models.safetensors").write_bytes(models)  # killed before it removed them
     assert _alone(alone, tmp_path / "parts") == (expected, [])
     assert [path.name for path in (tmp_path / "parts").iterdir()] == ["local_only.json"]  # no weights are left
 

@@ -16,7 +16,7 @@ from spherefed.errors import RunError
 from spherefed.experiment import Experiment
 from spherefed.files import read_tensors, write_tensors
 from spherefed.messages import ModelState, TrainReply
-from spherefed.runs.directory import read_json, read_object, write_json
+from spherefed.runs.directory import RunDirectory, read_json, read_object, write_json
 from spherefed.runs.environment import NUMERICS_VERSION
 from spherefed.runs.runner import Engine, Progress
 from spherefed.server.federation import train_request
@@ -33,8 +33,13 @@ def train_alone(experiment: Experiment, folder: Path, *, engine: Engine, activit
     Rounds, local epochs and learning rates are those of the experiment; every client starts a round from its own
     model of the round before. `activity` says which clients are done.
     """
-    if is_trained_alone(folder):
-        return
+    with RunDirectory(folder).locked():
+        if not is_trained_alone(folder):
+            yield from _train_rounds(experiment, folder, engine, activity)
+        (folder / MODELS).unlink(missing_ok=True)
+
+
+def _train_rounds(experiment: Experiment, folder: Path, engine: Engine, activity: Activity) -> Generator[Progress]:
     assembly = assemble(experiment, device=engine.device, data_root=engine.data_root)
     plan, clients, start = assembly.plan(), assembly.clients, assembly.initial()
     models, first = _saved(experiment, folder)
@@ -54,7 +59,6 @@ def train_alone(experiment: Experiment, folder: Path, *, engine: Engine, activit
     each = [global_accuracy(assembly.local_model, model, assembly.test) for model in models.values()]
     found = [accuracy for accuracy in each if accuracy is not None]
     write_json(folder / RESULT, {"accuracy": fmean(found) if found else None, "numerics_version": NUMERICS_VERSION})
-    (folder / MODELS).unlink()
 
 
 def is_trained_alone(folder: Path) -> bool:
@@ -69,7 +73,6 @@ def local_only_accuracy(folder: Path) -> float | None:
 
 
 def _save(experiment: Experiment, folder: Path, models: Models, rounds: int) -> None:
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     tensors = {k: t for number, model in models.items() for k, t in add_prefix(str(number), model.tensors()).items()}
     write_tensors(folder / MODELS, tensors, _origin(experiment) | {"rounds": str(rounds)})
 
