@@ -4,11 +4,8 @@ A scale is a FedAvg experiment at α = 0.1 and a table of learning rates. Everyt
 from these by `replace`.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from importlib.resources import files
-from typing import Any
 
 from spherefed.calibration import Ccvr
 from spherefed.calibration.refit import Refit
@@ -16,6 +13,7 @@ from spherefed.client.training import LocalTraining
 from spherefed.data.partition import Dirichlet, Iid
 from spherefed.experiment import Data, Experiment, Model
 from spherefed.nn.encoders import VGG13, ConvNet, Encoder, Mlp, MobileNetV2, ResNet18, SENet18
+from spherefed.reproduce.tuned import tuned_ccvr, tuned_rates, tuned_temperature
 from spherefed.server.algorithms import Algorithm, fedavg, fedavgm, fednova, fedprox
 
 START_TEMPERATURE = 16.0
@@ -199,7 +197,7 @@ def laptop_scale() -> Scale:
         rates=LAPTOP_RATES | tuned_rates("laptop"),
         ccvr=Ccvr(refit=Refit(lr=1e-5, epochs=20)),
         ccvr_tuned=tuned_ccvr("laptop", Ccvr(tukey=1.0, refit=Refit(lr=START_REFIT_RATE, epochs=20))),
-        temperature=tuned_temperature("laptop"),
+        temperature=tuned_temperature("laptop", START_TEMPERATURE),
         # As many images to train on, and 10,000 others to validate on: 15 % of 5,000 would be too few to tell rates.
         tuning_data=Data(name="cifar100", resize=16, examples=15_000, validation=2 / 3),
         # Longer trainings want smaller steps.
@@ -236,7 +234,7 @@ def desktop_scale() -> Scale:
         rates=rates | tuned_rates("desktop"),
         ccvr=Ccvr(),
         ccvr_tuned=tuned_ccvr("desktop", Ccvr(tukey=1.0, refit=Refit(lr=START_REFIT_RATE, epochs=20))),
-        temperature=tuned_temperature("desktop"),
+        temperature=tuned_temperature("desktop", START_TEMPERATURE),
         tuning_data=Data(name="cifar100", resize=16, examples=20_000, validation=0.5),
         start_rates=rates,
         deviations=(
@@ -276,34 +274,3 @@ def tiny_scale() -> Scale:
 
 
 SCALES = {"paper": paper_scale, "desktop": desktop_scale, "laptop": laptop_scale, "tiny": tiny_scale}
-
-
-def tuned_rates(scale: str) -> dict[str, float]:
-    """The learning rates that `spherefed reproduce tuning` chose for a scale; empty if it was not run."""
-    chosen = {name: entry["chosen"] for name, entry in tuned_methods(scale).items()}
-    return {name: float(values["local.lr"]) for name, values in chosen.items() if "local.lr" in values}
-
-
-def tuned_ccvr(scale: str, start: Ccvr) -> Ccvr:
-    """CCVR with the refit, and with or without Tukey's transform, that were best on the validation split."""
-    found = {name: entry for name, entry in tuned_methods(scale).items() if "ccvr" in name}
-    if not found:
-        return start
-    best = max(found, key=lambda name: max(each["calibrated"] for each in found[name]["tried"]))
-    rate = float(found[best]["chosen"]["calibration.refit.lr"])
-    return replace(start, tukey=0.5 if best.endswith("tukey") else 1.0, refit=replace(start.refit, lr=rate))
-
-
-def tuned_temperature(scale: str) -> float:
-    """The τ that was best on the validation split; if it was not tuned, where tuning starts."""
-    found = tuned_methods(scale).get("fedavg+temperature")
-    return START_TEMPERATURE if found is None else float(found["chosen"]["loss.scale"])
-
-
-def tuned_methods(scale: str) -> dict[str, Any]:
-    """What tuning tried and chose, by method."""
-    found: dict[str, Any] = {}
-    for file in sorted((files(__package__) / "tuned").iterdir(), key=lambda file: file.name):
-        if file.name.startswith(f"{scale}-tuning"):
-            found |= json.loads(file.read_text(encoding="utf-8"))["methods"]
-    return found

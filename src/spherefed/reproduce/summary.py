@@ -7,8 +7,9 @@ from spherefed.report.summary import Estimate, estimate
 from spherefed.reproduce.causes import likely_cause
 from spherefed.reproduce.item import ACCURACIES, Cell, Claim, Item, Key, Metric
 from spherefed.reproduce.judging import judge_claim, quantity
-from spherefed.reproduce.scales import Scale, tuned_methods
+from spherefed.reproduce.scales import Scale
 from spherefed.reproduce.store import Record, Records, Store, short_digest
+from spherefed.reproduce.tuned import tuned_methods
 from spherefed.schema import to_plain
 
 FORMAT = 1
