@@ -43,9 +43,10 @@ def _measured(found: Plain) -> list[str]:
     seeds = ", ".join(str(seed) for seed in found["seeds"])
     picture = [_picture(found)] if any(cell["ours"] is not None for cell in found["cells"]) else []
     cause = found["likely_cause"]
+    time = in_words(found["seconds"]) + _alone(found["cells"])
     return [
-        f"Scale `{found['scale']}`: {found['protocol']}. Seeds: {seeds}. Trainings per seed: {found['trainings']}. "
-        f"Computing time: {in_words(found['seconds'])}{_alone(found['cells'])}.",
+        f"Scale `{found['scale']}`: {found['protocol']}. Seeds: {seeds}; every line says how many of them it has. "
+        f"Trainings per seed: {found['trainings']}. Computing time: {time}.",
         "## Verdicts\n"
         + _claims(found["claims"])
         + ("" if cause is None else f"\n\nLikely cause where a claim does not hold: {cause}")
