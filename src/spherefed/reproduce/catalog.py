@@ -7,7 +7,7 @@ from importlib.util import find_spec
 
 from spherefed.errors import ConfigError
 from spherefed.nn.encoders import EfficientNetLite0
-from spherefed.reproduce import ablations, accuracy_tables, figures, formulas, regimes
+from spherefed.reproduce import ablations, accuracy_tables, feature_maps, figures, formulas, regimes
 from spherefed.reproduce.item import Cell, Item
 from spherefed.reproduce.scales import SCALES, Scale
 from spherefed.schema import suggest
@@ -24,7 +24,7 @@ ITEMS: Mapping[str, Callable[[Scale], Item]] = {
     "table9": ablations.table9,
     "table10": ablations.table10,
     "fig2": figures.fig2,
-    "fig3": figures.fig3,
+    "fig3": feature_maps.fig3,
     "fig4": figures.fig4,
     "fig5": formulas.fig5,
     "appc1": ablations.appc1,
