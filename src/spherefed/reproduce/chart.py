@@ -25,6 +25,7 @@ STYLE: dict[Any, Any] = {
 LABELS = {"accuracy": "accuracy, %", "cosine": "cosine (Eq. 2)", "norm_difference": "norm difference (Eq. 3)"}
 OVER_ROUNDS = ("fig2", "fig4")
 """Items that the paper shows as curves."""
+MAPS_IN_A_LINE = 3
 PNG_DPI = 110
 Plain = Mapping[str, Any]
 
@@ -40,7 +41,8 @@ def item_figure(found: Plain, format_: str = "svg") -> bytes | None:
     if found["item"] == "rounds" and (longest := long_columns(found)):
         return _drawn(lambda figure: _draw_rounds(figure, found, longest), (3.6 * len(longest), 3.6), format_)
     if maps := found.get("maps"):
-        return _drawn(lambda figure: _draw_maps(figure, maps), (3.2 * len(maps), 3.6), format_)
+        size = (3.2 * min(len(maps), MAPS_IN_A_LINE), 3.6 * -(-len(maps) // MAPS_IN_A_LINE))
+        return _drawn(lambda figure: _draw_maps(figure, maps), size, format_)
     columns = _dot_panels(found["cells"])
     if not columns:
         return None
@@ -154,8 +156,9 @@ def _draw_rounds(figure: "Figure", found: Plain, columns: Sequence[str]) -> None
 
 def _draw_maps(figure: "Figure", maps: Mapping[str, Plain]) -> None:
     """One panel per method: colours are clients, shapes are classes."""
+    lines = -(-len(maps) // MAPS_IN_A_LINE)
     for position, (title, found) in enumerate(maps.items(), start=1):
-        axes: Axes = figure.add_subplot(1, len(maps), position)
+        axes: Axes = figure.add_subplot(lines, min(len(maps), MAPS_IN_A_LINE), position)
         count = len(found["labels"])
         for index, client in enumerate(found["clients"]):
             points = found["points"][index * count : (index + 1) * count]

@@ -98,9 +98,7 @@ def frozen_features(experiment: Experiment) -> Experiment:
 
 def _four_rows(scale: Scale, column: str, label: str, change: Change, rates: str = "") -> list[Cell]:
     """FedAvg and SphereFed, each before and after FFC, in a column with this label; `rates`: of methods that end so."""
-    first, ours = base_of(scale, "fedavg", column, change), ours_of(scale, "fedavg", column, change)
-    first = first and first.with_lr(_rate(scale, "fedavg", rates, column))
-    ours = ours and ours.with_lr(_rate(scale, "fedavg+spherefed", rates, column))
+    first, ours = base_and_ours(scale, column, change, rates)
     after = first and replace(first, calibration=Ffc())
     base = (BASE, label)
     return [
@@ -109,6 +107,17 @@ def _four_rows(scale: Scale, column: str, label: str, change: Change, rates: str
         Cell(row=BEFORE, column=label, experiment=ours, base=base),
         Cell(row=SPHEREFED, column=label, experiment=ours, metric="calibrated", base=base),
     ]
+
+
+def base_and_ours(
+    scale: Scale, column: str, change: Change, rates: str = ""
+) -> tuple[Experiment | None, Experiment | None]:
+    """FedAvg and SphereFed in a changed setting, at the rates of methods that end so."""
+    first, ours = base_of(scale, "fedavg", column, change), ours_of(scale, "fedavg", column, change)
+    return (
+        first and first.with_lr(_rate(scale, "fedavg", rates, column)),
+        ours and ours.with_lr(_rate(scale, "fedavg+spherefed", rates, column)),
+    )
 
 
 def _rate(scale: Scale, method: str, suffix: str, column: str) -> float:
