@@ -180,6 +180,7 @@ TESTED_TOGETHER = {
             "reproduce/head_time",
         ),
         *(
+            "reproduce/feature_maps",
             "reproduce/figures",
             "reproduce/item",
             "reproduce/formulas",

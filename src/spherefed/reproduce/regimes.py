@@ -73,7 +73,9 @@ def rounds(scale: Scale) -> Item:
         claims=tuple(claims),
         deviations=(
             "Not in the paper, and added after the results with the smaller number of rounds were known.",
-            "Learning rates are those of the smaller number of rounds, unless the list of tuned rates names others.",
+            f"Rates for {many} rounds were tuned on the validation split, when results at those for {few} were known."
+            if f"fedavg{ROUNDS}" in scale.rates
+            else "Learning rates are those of the smaller number of rounds.",
         ),
     )
 
