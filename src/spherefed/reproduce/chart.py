@@ -50,12 +50,6 @@ def item_figure(found: Plain, format_: str = "svg") -> bytes | None:
     return _drawn(lambda figure: _draw_dots(figure, columns, found["unit"]), size, format_)
 
 
-def dots_figure(columns: Mapping[str, Sequence[Plain]], unit: str, format_: str = "svg") -> bytes:
-    """Cells as dots with intervals, one panel per column."""
-    size = (4.2 * len(columns), 1.1 + 0.26 * max(map(len, columns.values())))
-    return _drawn(lambda figure: _draw_dots(figure, columns, unit), size, format_)
-
-
 def _drawn(draw: Any, size: tuple[float, float], format_: str) -> bytes:
     from matplotlib import rc_context
     from matplotlib.figure import Figure

@@ -1,10 +1,10 @@
-"""Tables and a figure for the README, from JSON alone: the FedAvg rows of Table 2 at laptop scale, and more rounds."""
+"""Tables for the README, from JSON alone: the FedAvg rows of Table 2 at laptop scale, and more rounds."""
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from spherefed.reproduce.chart import dots_figure, long_columns
+from spherefed.reproduce.chart import long_columns
 from spherefed.reproduce.methods import BABU, CCVR, CCVR_TUNED, CENTRALISED, FFC, LOCAL_ONLY, OURS, SPHERE
 from spherefed.reproduce.page import mean_text, signed_text, table
 from spherefed.reproduce.rates import GROUPS
@@ -12,22 +12,18 @@ from spherefed.runs.directory import read_json
 
 SOURCE, LONGER = "laptop/table2.json", "laptop/rounds.json"
 ROWS = ("", CCVR, CCVR_TUNED, BABU, FFC, SPHERE, OURS)
-NAME = "headline"
 TUNED = (*GROUPS["tuning"], *GROUPS["tuning-ccvr"])
 Plain = Mapping[str, Any]
 
 
 def write_headline(results: Path) -> Path | None:
-    """`headline.md`, `.svg` and `.png` beside the scales' folders; None if Table 2 has no numbers yet."""
+    """`headline.md` beside the scales' folders; None if Table 2 has no numbers yet."""
     if not (results / SOURCE).exists():
         return None
     found = read_json(results / SOURCE)
-    columns = headline_columns(found)
-    if not columns:
+    if not headline_columns(found):
         return None
-    for format_ in ("svg", "png"):
-        (results / f"{NAME}.{format_}").write_bytes(dots_figure(columns, "%", format_))
-    path = results / f"{NAME}.md"
+    path = results / "headline.md"
     longer = read_json(results / LONGER) if (results / LONGER).exists() else None
     parts = [headline_page(found), *([] if longer is None else rounds_table(longer))]
     path.write_text("\n".join(parts), encoding="utf-8")
