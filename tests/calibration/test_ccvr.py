@@ -177,6 +177,7 @@ def only_off_diagonal():
         ({"classes": torch.tensor([0, 2, 5])}, "lie in 0..4, got 0..5"),
         ({"classes": torch.tensor([-1, 2, 4])}, "lie in 0..4, got -1"),
         ({"classes": torch.tensor([0, 2, 2])}, "ascending"),
+        ({"classes": torch.tensor([0, 2**63 - 1, -5])}, "lie in 0..4, got -5"),  # differences wrap
         ({"counts": torch.tensor([3, -4, 2])}, r"lie in 1\.\..*got -4"),
         ({"counts": torch.tensor([3, 0, 2])}, r"lie in 1\.\..*got 0"),
         ({"counts": torch.tensor([3, 4, 2**62])}, r"lie in 1\.\."),

@@ -219,6 +219,7 @@ def spoilt(part: Tensors, name: str, change: Any) -> Tensors:
         ("counts", lambda t: t * 2**30, "too large"),
         ("classes", lambda t: t + 3, "ascend within"),
         ("classes", lambda t: t * 0, "ascend within"),
+        ("classes", lambda t: torch.tensor([0, 2**63 - 1, -5, -1])[: len(t)], "ascend within"),  # differences wrap
     ],
 )
 @pytest.mark.parametrize("head", [Ncm(), FedCof()], ids=lambda head: head.kind)
@@ -241,6 +242,29 @@ def test_impossible_class_counts_are_refused(change: Any, message: str) -> None:
     part = parts_of(Lda(), *problem())[0]
     with pytest.raises(CalibrationError, match=message):
         Lda().merge(None, spoilt(part, "class_counts", change), context())
+
+
+def test_class_counts_that_leave_less_than_the_scatter_of_class_means_are_refused() -> None:
+    rows, labels, _ = problem()
+    own = torch.from_numpy(rows[labels == 0])
+    part = Lda().measure(identity(), [(own, torch.zeros(len(own), dtype=torch.int64))])
+    fewest = int(np.ceil(np.linalg.norm(truncated(own.numpy()).sum(axis=0))))  # that a sum of this norm can have
+    counts = torch.tensor([fewest, len(own) - fewest, 0, 0])
+    for head in (Lda(), BalancedFfc()):
+        with pytest.raises(CalibrationError, match="scatter of class means"):
+            head.merge(None, {**part, "class_counts": counts}, context())
+
+
+def test_possible_statistics_with_counts_are_accepted() -> None:
+    rng = np.random.default_rng(5)
+    for _ in range(200):
+        num, dim = int(rng.integers(1, 40)), int(rng.integers(CLASSES, 30))
+        rows = rng.standard_normal((num, dim)) * (rng.random((num, dim)) < rng.choice([0.3, 1.0]))
+        if rng.random() < 0.3:
+            rows[:] = rows[0]  # equal examples: nothing is left of V
+        labels = torch.from_numpy(rng.integers(int(rng.integers(1, CLASSES + 1)), size=num))
+        part = Lda().measure(identity(dim=dim), [(torch.from_numpy(rows), labels)])
+        Lda().merge(None, part, Context(head=torch.zeros(CLASSES, dim), seed=0, round=0))
 
 
 def test_shrinkage_is_a_fraction_above_zero() -> None:

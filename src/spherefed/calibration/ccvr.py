@@ -95,9 +95,10 @@ class Moments:
 
     def _check_counts(self, num_classes: int) -> None:
         classes, counts = self.classes, self.counts
-        if len(classes) and not (int(classes[0]) >= 0 and int(classes[-1]) < num_classes):
+        if len(classes) and not (int(classes.min()) >= 0 and int(classes.max()) < num_classes):
             raise CalibrationError(
-                f"classes of CCVR moments must lie in 0..{num_classes - 1}, got {int(classes[0])}..{int(classes[-1])}"
+                f"classes of CCVR moments must lie in 0..{num_classes - 1}, "
+                f"got {int(classes.min())}..{int(classes.max())}"
             )
         if (classes.diff() <= 0).any():
             raise CalibrationError("CCVR moments must list their classes in ascending order, each once")

@@ -14,7 +14,7 @@ from spherefed.calibration.ffc import Accumulator, Ffc, Statistics
 from spherefed.errors import CalibrationError
 from spherefed.nn.classifier import Classifier
 from spherefed.nn.layers import eval_mode
-from spherefed.tensors import Tensors
+from spherefed.tensors import Tensors, one_thread
 
 COUNTS = "class_counts"
 
@@ -44,7 +44,20 @@ def merge_with_counts(total: Tensors | None, part: Tensors, context: Context) ->
             f"got {int(counts.min())} and a sum of {int(counts.sum())}"
         )
     check_class_sums(counts, part["cross"].T)
+    _check_scatter(Statistics.from_tensors(_without_counts(part) or {}), counts)
     return {**merged, COUNTS: counts if total is None else total[COUNTS] + counts}
+
+
+def _check_scatter(part: Statistics, counts_C: Tensor) -> None:
+    """V ⪰ Σ_c u_c u_cᵀ / n_c: what is left is the scatter within classes, which `lda` inverts."""
+    with one_thread():
+        means_lC = part.cross() / counts_C.clamp_min(1).double().sqrt()
+        scatter_ll = part.gram() - means_lC @ means_lC.T
+        rounding = (len(scatter_ll) + len(counts_C) + 8) * 2.0**-50 * part.num_examples
+        scatter_ll.diagonal().add_(rounding)
+        _, info = torch.linalg.cholesky_ex(scatter_ll)
+    if part.num_examples and int(info) != 0:
+        raise CalibrationError("V, U and class counts do not fit together: V is less than the scatter of class means")
 
 
 def split_counts(total: Tensors) -> tuple[Statistics, Tensor]:

@@ -64,7 +64,7 @@ class ClassSums:
                 f"class sums do not fit {dim} features: classes {tuple(classes.shape)}, counts {tuple(counts.shape)}, "
                 f"sums {tuple(sums.shape)}"
             )
-        if num and (int(classes[0]) < 0 or int(classes[-1]) >= num_classes or bool((classes.diff() <= 0).any())):
+        if num and (int(classes.min()) < 0 or int(classes.max()) >= num_classes or bool((classes.diff() <= 0).any())):
             raise CalibrationError(f"classes of class sums must ascend within 0..{num_classes - 1}, each once")
         if num and int(counts.min()) < 1:
             raise CalibrationError(f"counts of class sums must be at least 1, got {int(counts.min())}")
