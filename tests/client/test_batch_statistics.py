@@ -331,6 +331,44 @@ def test_moments_that_cannot_be_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
+    ("claimed", "weight", "size", "cause"),
+    [
+        (0, 1.0, 1.0, "inputs of no example"),
+        (None, 1e9, 1.0, "inputs per example"),  # more weight than the examples have
+        (None, 1.0, 1e4, "size of inputs"),  # values that are far beyond those of other clients
+    ],
+)
+def test_moments_far_beyond_those_of_other_clients_are_refused(
+    claimed: int | None, weight: float, size: float, cause: str
+) -> None:
+    assembly = assemble(reestimated_statistics())
+    initial, honest = assembly.initial(), InProcess(assembly.clients)
+
+    class Liar:
+        clients = range(4)
+
+        def ask(self, clients: Sequence[int], request: Request) -> Iterator[Reply | Failure]:
+            for reply in honest.ask(clients, request):
+                assert isinstance(reply, ReestimateReply)
+                if reply.client != 1:
+                    yield reply
+                    continue
+                factors = {"count": weight, "sum": weight * size, "square_sum": weight * size**2}
+                moments = {name: t * factors[name.rpartition(".")[2]] for name, t in reply.moments.items()}
+                yield replace(reply, moments=moments, num_examples=reply.num_examples if claimed is None else claimed)
+
+    found = reestimate(Liar(), initial, 0)
+    assert [line.client for line in found.rejected] == [1]
+    assert cause in found.rejected[0].cause
+    total = no_moments(initial.buffers)
+    for reply in honest.ask([0, 2, 3], Reestimate(0, initial)):
+        assert isinstance(reply, ReestimateReply)
+        total = {name: moment + reply.moments[name] for name, moment in total.items()}
+    expected = pooled_statistics(total, initial.buffers)
+    assert all(torch.equal(found.model.buffers[n], t) for n, t in expected.items())
+
+
+@pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"model": Model(batch_statistics="local")}, r"data\.held_out must be above 0"),

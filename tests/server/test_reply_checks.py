@@ -15,9 +15,12 @@ from spherefed.calibration import Ffc
 from spherefed.calibration.ffc import Accumulator
 from spherefed.client.handle import Clients
 from spherefed.client.training import LocalTraining, effective_steps
+from spherefed.data.sources import digits
 from spherefed.engines.local import InProcess
 from spherefed.errors import CalibrationError, ConfigError, FederationError
+from spherefed.experiment import Data, Model
 from spherefed.messages import Failure, MeasureReply, ModelState, Request, TrainReply
+from spherefed.nn.encoders import SmallNet
 from spherefed.runs import runner
 from spherefed.runs.round_log import Checkpoint, RoundLog, read_lines
 from spherefed.server.algorithms import Algorithm, fedavg, fedopt, scaffold
@@ -25,7 +28,7 @@ from spherefed.server.collection import calibrate
 from spherefed.server.federation import MEDIAN_NORM, Fleet, federate
 from spherefed.server.optimizers import ServerSgd
 from spherefed.server.reply_checks import Limits, ReplyLimits
-from support.small import assembled, in_process
+from support.small import assembled, blobs, in_process
 
 
 class Hostile:
@@ -90,11 +93,17 @@ def test_later_rounds_compare_with_the_median_of_the_round_before() -> None:
 
 
 @pytest.mark.parametrize("algorithm", [fedavg(), scaffold()])
-@pytest.mark.parametrize("field", ["delta", "extra"])
+@pytest.mark.parametrize("field", ["delta", "buffers", "extra"])
 def test_a_reply_far_above_the_median_of_its_own_round_is_rejected_in_round_0_too(
     algorithm: Algorithm, field: str
 ) -> None:
-    assembly = assembled(calibration=None, algorithm=algorithm)
+    network = {
+        "model": Model(encoder=SmallNet(norm="batch")),
+        "data": Data(examples=80),
+        "local": LocalTraining(lr=0.01),
+    }
+    given = (digits(), network) if field == "buffers" else (blobs(), {})
+    assembly = assembled(given[0], calibration=None, algorithm=algorithm, **given[1])
     fleet, model = in_process(assembly), assembly.initial()
 
     def long(reply: TrainReply) -> TrainReply:

@@ -86,8 +86,8 @@ def pooled_statistics(total: Tensors, buffers: Tensors) -> dict[str, Tensor]:
     return pooled
 
 
-def moments_fault(moments: Tensors, buffers: Tensors) -> str | None:
-    """Why these cannot be moments for these statistics, or None."""
+def moments_fault(moments: Tensors, buffers: Tensors, num_examples: int) -> str | None:
+    """Why these cannot be moments of so many examples for these statistics, or None."""
     if fault := mismatch(moments, no_moments(buffers)):
         return fault
     if bad := non_finite(moments):
@@ -97,9 +97,22 @@ def moments_fault(moments: Tensors, buffers: Tensors) -> str | None:
             return f"{name!r} is negative"
     for layer in [name.removesuffix(".count") for name in moments if name.endswith(".count")]:
         count, total, squares = (moments[f"{layer}.{which}"] for which in ("count", "sum", "square_sum"))
+        if float(count) and not num_examples:
+            return f"{layer!r}: {float(count):g} inputs of no example"
         if fault := _layer_fault(float(count), total, squares):
             return f"{layer!r}: {fault}"
     return None
+
+
+def input_sizes(moments: Tensors, num_examples: int) -> dict[str, float]:
+    """How many inputs each layer has per example, and how large they are (√ of the mean of ‖x‖²)."""
+    sizes = {}
+    for name, count in moments.items():
+        if name.endswith(".count") and float(count):
+            layer = name.removesuffix(".count")
+            sizes[f"inputs per example of {layer!r}"] = float(count) / num_examples
+            sizes[f"size of inputs of {layer!r}"] = float((moments[f"{layer}.square_sum"].sum() / count).sqrt())
+    return sizes
 
 
 def _layer_fault(n: float, total: Tensor, squares: Tensor) -> str | None:

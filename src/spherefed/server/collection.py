@@ -4,12 +4,13 @@ Each is one request to all clients; answers are added up while they stream in.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from statistics import median_low
 
 from spherefed.acceleration.memory_reuse import give_back_freed_memory
 from spherefed.calibration import Calibration, Context, Solved, SummaryValue
-from spherefed.client.batch_statistics import no_moments, pooled_statistics
+from spherefed.client.batch_statistics import input_sizes, no_moments, pooled_statistics
 from spherefed.client.evaluation import Counts
 from spherefed.errors import CalibrationError, NothingMeasuredError
 from spherefed.messages import (
@@ -30,6 +31,8 @@ from spherefed.tensors import Tensors
 UNLIMITED = 2**62
 MAX_CULPRITS = 5
 """If a solve fails without so many clients too, it is not the fault of single clients."""
+MAX_INPUTS_RATIO = 2.0
+"""Largest number of inputs per example of a layer, as a multiple of the median; a client may drop half its examples."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,16 +191,41 @@ class Reestimated:
 def reestimate(
     fleet: Fleet, model: ModelState, round_index: int, *, quorum: float = 0.0, limits: ReplyLimits | None = None
 ) -> Reestimated:
-    """Ask every client once for the moments of its BatchNorm inputs, add them up, replace the running statistics."""
-    request, total = Reestimate(round_index, model), no_moments(model.buffers)
+    """Ask every client for the moments of its BatchNorm inputs, add them up, replace the running statistics.
+
+    If some clients' moments are far larger than those of most, clients are asked again, without them.
+    """
+    request = Reestimate(round_index, model)
     with reply_log(ReestimateReply, request, fleet.clients, limits) as replies:
-        for answer in fleet.ask(fleet.clients, request):
-            reply = replies.validate(answer)
-            if reply is not None:
-                total = {name: moment + reply.moments[name] for name, moment in total.items()}
+        while True:
+            total, sizes = no_moments(model.buffers), dict[int, dict[str, float]]()
+            for answer in fleet.ask(replies.asked, request):
+                reply = replies.validate(answer)
+                if reply is not None:
+                    total = {name: moment + reply.moments[name] for name, moment in total.items()}
+                    sizes[reply.client] = input_sizes(reply.moments, reply.num_examples)
+            too_large = _far_larger(sizes, replies.limits.max_ratio)
+            if not too_large:
+                break
+            for client, cause in too_large.items():
+                replies.reject(client, cause)
+            replies.repeat()
         replies.close("re-estimation of running statistics", quorum)
     statistics = pooled_statistics(total, model.buffers)
     return Reestimated(model.with_buffers(statistics), tuple(replies.rejected), replies.traffic)
+
+
+def _far_larger(sizes: Mapping[int, Mapping[str, float]], max_ratio: float) -> dict[int, str]:
+    """Clients with a size far above the median, and which. Inputs per example are equal, but for a dropped example."""
+    found: dict[int, str] = {}
+    for what in dict.fromkeys(name for of_client in sizes.values() for name in of_client):
+        known = {client: of_client[what] for client, of_client in sizes.items() if what in of_client}
+        ratio = MAX_INPUTS_RATIO if what.startswith("inputs") else max_ratio
+        limit = ratio * median_low(known.values())
+        for client, size in known.items():
+            if 0 < limit < size:
+                found[client] = f"{what}: {size:.4g} is above the limit {limit:.4g} by the median"
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,7 +55,7 @@ class Limits:
 
     def of_measuring(self, claims: Mapping[int, int]) -> "ReplyLimits":
         """The limits of statistics; `claims` are the examples that clients claimed in training."""
-        return ReplyLimits(max_examples=self.max_examples, claims=claims)
+        return ReplyLimits(max_examples=self.max_examples, max_ratio=self.max_norm_ratio, claims=claims)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,7 +67,7 @@ class ReplyLimits:
     max_absolute_norm: float = Limits().max_update_norm
     """`max_norm` without the comparison with the round before."""
     max_ratio: float = Limits().max_norm_ratio
-    """Largest norm of a delta or an extra as a multiple of the median of its round."""
+    """Largest norm of a delta, of buffers or of an extra as a multiple of the median of its round."""
     claims: Mapping[int, int] = field(default_factory=dict)
     """Examples that clients claimed in training; a client that is not listed is only bound by `max_examples`."""
     local: LocalTraining | None = None
@@ -166,7 +166,7 @@ def _content_fault(reply: MeasureReply | ReestimateReply | EvaluateReply, reques
                 return fault
             return f"{name!r} is not finite" if (name := non_finite(reply.moments)) else None
         case ReestimateReply():
-            return not_plain(reply.moments) or moments_fault(reply.moments, request.model.buffers)
+            return not_plain(reply.moments) or moments_fault(reply.moments, request.model.buffers, reply.num_examples)
         case EvaluateReply():
             if type(reply.correct) is int and 0 <= reply.correct <= reply.num_examples:
                 return not_plain(reply.classes) or _counts_fault(reply)

@@ -161,7 +161,7 @@ class ReplyLog(Generic[R]):
             self._accept_grown()
             return True
         outliers: dict[int, tuple[str, float, float]] = {}
-        for what in ("delta", "extra"):
+        for what in ("delta", "buffers", "extra"):
             norms = {client: parts.get(what, 0.0) for client, parts in self._part_norms.items()}
             limit = self.limits.max_ratio * (median(norms.values()) if norms else 0.0)
             outliers |= {c: (what, norm, limit) for c, norm in norms.items() if 0 < limit < norm}
