@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from click.testing import CliRunner
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from spherefed.cli import commands
+from spherefed.cli import commands, main
 from spherefed.errors import RunError, SpherefedError
 from spherefed.experiment import Data, Experiment, read_experiment
 from spherefed.runs.checking import check_run
@@ -223,7 +224,7 @@ def test_a_changed_head_has_new_digests_and_a_kill_between_its_files_leaves_a_wh
         write(path, content)
 
     monkeypatch.setattr(digests, "write_bytes", killed)
-    for stop in range(6):  # digests, model, result, diagnostics, statistics, digests
+    for stop in range(6):  # digests, model, diagnostics, result, statistics, digests
         shutil.copytree(folder / "plain", copy := tmp_path / str(stop))
         written.clear()
         with pytest.raises(KeyboardInterrupt):
@@ -232,9 +233,12 @@ def test_a_changed_head_has_new_digests_and_a_kill_between_its_files_leaves_a_wh
     shutil.copytree(folder / "plain", copy := tmp_path / "changed")
     written.clear()
     stop = 99
-    change_head(copy, 1, "forget")
-    files = ["model.safetensors", "diagnostics.safetensors", "statistics.safetensors", "result.json"]
+    changed = change_head(copy, 1, "forget")
+    files = ["model.safetensors", "diagnostics.safetensors", "result.json", "statistics.safetensors"]
     assert written == [DIGESTS, *files, DIGESTS]
+    for stopped in range(5):  # before the statistics: the change can be made again
+        assert change_head(tmp_path / str(stopped), 1, "forget") == changed
+        assert check_run(tmp_path / str(stopped)).state == "finished"
     assert check_run(copy).num_files == check_run(folder / "plain").num_files
     shutil.copy(folder / "plain" / "model.safetensors", copy)
     with pytest.raises(RunError, match=r"model\.safetensors is not as the run wrote it"):
@@ -264,16 +268,20 @@ def test_a_run_killed_while_it_finishes_is_whole_and_can_be_resumed(
     assert check_run(tmp_path / "run").state == "finished"
 
 
-def test_the_command_checks_runs_and_folders_of_runs(folder: Path, tmp_path: Path) -> None:
+def test_the_command_checks_runs_and_folders_of_runs(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     shutil.copytree(folder / "plain", tmp_path / "a" / "seed-0")
     shutil.copytree(folder / "stopped", tmp_path / "a" / "seed-1")
     good = CliRunner().invoke(commands, ["runs", "check", str(tmp_path / "a")])
     assert good.exit_code == 0, good.output
     assert "2 runs" in good.output
     drop_first_line(tmp_path / "a" / "seed-0" / "rounds.jsonl")
-    bad = CliRunner().invoke(commands, ["runs", "check", str(tmp_path / "a")])
-    assert bad.exit_code != 0
-    assert "seed-0/rounds.jsonl is not as the run wrote it" in bad.output
+    monkeypatch.setattr(sys, "argv", ["spherefed", "runs", "check", str(tmp_path / "a")])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    assert stopped.value.code == 2
+    assert "seed-0/rounds.jsonl is not as the run wrote it" in capsys.readouterr().out
     none = CliRunner().invoke(commands, ["runs", "check", str(tmp_path / "none")])
     assert isinstance(none.exception, RunError)
 

@@ -193,5 +193,21 @@ def test_damaged_statistics_of_a_client_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "client_statistics" / "3.safetensors"
     moments, metadata = read_tensors(path)
     write_tensors(path, {**moments, "cross": moments["cross"] + 1}, metadata)
-    with pytest.raises(RunError, match="is damaged: delete it, and the client is asked again"):
+    with pytest.raises(RunError, match="is damaged, or the statistics of another client or run: delete it"):
         change_head(tmp_path, 3, "forget")
+    path.write_bytes((tmp_path / "client_statistics" / "5.safetensors").read_bytes())  # those of another client
+    with pytest.raises(RunError, match="is damaged, or the statistics of another client or run: delete it"):
+        change_head(tmp_path, 3, "forget")
+    path.unlink()
+    change_head(tmp_path, 3, "forget")
+
+
+def test_a_kill_after_a_client_was_forgotten_leaves_no_statistics_of_it_for_ever(tmp_path: Path) -> None:
+    run_to_end(experiment(Ffc()), tmp_path, engine=Engine(keep_client_statistics=True))
+    path = tmp_path / "client_statistics" / "3.safetensors"
+    content = path.read_bytes()
+    change_head(tmp_path, 3, "forget")
+    path.write_bytes(content)
+    with pytest.raises(RunError, match="client 3 is not in the head"):
+        change_head(tmp_path, 3, "forget")
+    assert not path.exists()

@@ -26,9 +26,8 @@ FAILED, USER_ERROR, INTERRUPTED, TERMINATED = 1, 2, 130, 143
 def main() -> None:
     """The entry point: errors print one line, and the exit code says what kind of error it was."""
     try:
-        commands(prog_name="spherefed", standalone_mode=False)
-    except click.exceptions.Exit as stop:
-        sys.exit(stop.exit_code)
+        if code := commands(prog_name="spherefed", standalone_mode=False):  # of click's Exit; None otherwise
+            sys.exit(code)
     except (click.ClickException, click.Abort, SpherefedError, OSError, KeyboardInterrupt) as error:
         sys.exit(_report(error))
 

@@ -80,7 +80,7 @@ def finish_run(
     evaluated = {"trained": evaluate(assembly, fleet, log, model)}
     if experiment.calibration is not None:
         began, context = time.perf_counter(), assembly.context(model, experiment.rounds)
-        keep = partial(write_client_statistics, directory.path) if keep_client_statistics else None
+        keep = partial(write_client_statistics, directory.path, experiment.digest()) if keep_client_statistics else None
         calibrated = calibrate(
             experiment.calibration, fleet, model, context, quorum=experiment.quorum, limits=limits, keep=keep
         )

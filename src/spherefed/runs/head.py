@@ -4,6 +4,7 @@ The run keeps the summed statistics and which clients are in them (`statistics.s
 clients are kept only on request (`client_statistics/`).
 """
 
+import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,11 +47,27 @@ def keep_statistics(assembly: Assembly, calibrated: Calibrated, run: Path) -> No
             client_statistics(run, client).unlink(missing_ok=True)
 
 
-def write_client_statistics(run: Path, client: int, moments: Tensors) -> None:
-    """Store the statistics of one client."""
+def write_client_statistics(run: Path, experiment: str, client: int, moments: Tensors) -> None:
+    """Store the statistics of one client; `experiment` is the digest of the run's experiment."""
     path = client_statistics(run, client)
     path.parent.mkdir(exist_ok=True)
-    write_tensors(path, moments, {"digest": digest(moments)})
+    write_tensors(path, moments, {"digest": _digest(experiment, client, moments)})
+
+
+def read_client_statistics(run: Path, experiment: str, client: int) -> Tensors:
+    """The statistics of one client that the run keeps."""
+    path = client_statistics(run, client)
+    moments, metadata = read_tensors(path)
+    if metadata.get("digest") != _digest(experiment, client, moments):
+        raise RunError(
+            f"{path} is damaged, or the statistics of another client or run: delete it, and the client is asked again"
+        )
+    return moments
+
+
+def _digest(experiment: str, client: int, moments: Tensors) -> str:
+    """SHA-256 over the tensors and whose they are, so that a file cannot take the place of another one."""
+    return hashlib.sha256(f"{experiment} {client} {digest(moments)}".encode()).hexdigest()
 
 
 def client_statistics(run: Path, client: int) -> Path:

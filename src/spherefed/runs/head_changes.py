@@ -23,6 +23,7 @@ from spherefed.runs.head import (
     HeadStatistics,
     client_statistics,
     is_additive,
+    read_client_statistics,
     read_statistics,
     write_client_statistics,
 )
@@ -45,6 +46,8 @@ def change_head(run: Path, client: int, action: Action, *, data_root: str | None
     with directory.locked():
         directory.check_whole()
         kept = read_statistics(run)
+        if action == "forget" and client not in kept.clients:
+            client_statistics(run, client).unlink(missing_ok=True)  # left by a kill after the client was forgotten
         _check_change(kept, client, action, experiment.partition.clients)
         assembly = assemble(experiment, data_root=data_root)
         changed = _change(run, assembly, experiment.calibration, model, kept, client, action)
@@ -70,7 +73,8 @@ def change_head(run: Path, client: int, action: Action, *, data_root: str | None
         }
         # The statistics come last: killed before that, the run is as before and the change can be made again.
         statistics = HeadStatistics(changed.total, changed.clients, changes).to_bytes()
-        directory.finish(new_model, new_result, {**_diagnostics(run, found, changed.total), STATISTICS: statistics})
+        files = _diagnostics(run, found, changed.total)
+        directory.finish(new_model, new_result, files, last={STATISTICS: statistics})
         if action == "forget":
             client_statistics(run, client).unlink(missing_ok=True)
     return record
@@ -99,22 +103,15 @@ def _change(
     client: int,
     action: Action,
 ) -> HeadStatistics:
-    stored = client_statistics(run, client)
-    moments = _read_client(stored) if stored.exists() else _ask(assembly, model, client)
+    stored, experiment = client_statistics(run, client), assembly.experiment.digest()
+    moments = read_client_statistics(run, experiment, client) if stored.exists() else _ask(assembly, model, client)
     if action == "add" and stored.parent.is_dir():
-        write_client_statistics(run, client, moments)
+        write_client_statistics(run, experiment, client, moments)
     part = calibration.merge(None, moments, assembly.context(model, assembly.experiment.rounds))
     sign = 1 if action == "add" else -1
     total = {name: tensor + sign * part[name] for name, tensor in kept.total.items()}
     clients = {*kept.clients, client} if action == "add" else {*kept.clients} - {client}
     return HeadStatistics(total, tuple(sorted(clients)))
-
-
-def _read_client(path: Path) -> Tensors:
-    moments, metadata = read_tensors(path)
-    if metadata.get("digest") != digest(moments):
-        raise RunError(f"{path} is damaged: delete it, and the client is asked again")
-    return moments
 
 
 def _ask(assembly: Assembly, model: ModelState, client: int) -> Tensors:
