@@ -172,6 +172,16 @@ def tar_device(root):
 
 
 @case
+def tar_extension_header_that_would_fill_memory(root):
+    return cifar(root, extra=[_info("x", tarfile.XHDTYPE, size=2**32)]), [ARCHIVE, "extension header of 4294967296"]
+
+
+@case
+def tar_sparse_file(root):
+    return cifar(root, extra=[_info("x", tarfile.GNUTYPE_SPARSE, size=10)]), [ARCHIVE, "sparse"]
+
+
+@case
 def tar_link_in_place_of_a_member(root):
     members = cifar100_members()
     files = cifar100_files(members)

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from lzma import LZMAError
 from pathlib import Path, PurePosixPath
+from typing import Self
 
 from spherefed.errors import DataError
 
@@ -21,6 +22,15 @@ MAX_TOTAL_BYTES = 8 * 2**30
 MAX_RATIO = 250
 """An archive with a larger ratio of unpacked to packed size is rejected, if its unpacked size exceeds BOMB_BYTES."""
 BOMB_BYTES = 64 * 2**20
+MAX_EXTENSION_BYTES = 2**20
+EXTENSIONS = (
+    tarfile.GNUTYPE_LONGNAME,
+    tarfile.GNUTYPE_LONGLINK,
+    tarfile.XHDTYPE,
+    tarfile.XGLTYPE,
+    tarfile.SOLARIS_XHDTYPE,
+)
+"""Types of headers that belong to the member after them."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -44,7 +54,7 @@ def read_tar(path: Path, wanted: Collection[str]) -> dict[str, bytes]:
     total = 0
     try:
         # Stream mode reads each compressed byte once.
-        with tarfile.open(path, mode="r|*") as archive:
+        with tarfile.open(path, mode="r|*", tarinfo=_Member) as archive:
             for member in archive:
                 _check_name(path, member.name)
                 if member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.DIRTYPE):
@@ -65,6 +75,19 @@ def read_tar(path: Path, wanted: Collection[str]) -> dict[str, bytes]:
         if name not in contents:
             raise DataError(f"{path}: member {name!r} is missing; is this the official archive?")
     return contents
+
+
+class _Member(tarfile.TarInfo):
+    """A member whose extension headers are small: tarfile reads them into memory before it shows the member."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        member = super().frombuf(buf, encoding, errors)
+        if member.type == tarfile.GNUTYPE_SPARSE:  # its map may be of any length
+            raise ValueError("a sparse file; only plain files are accepted")
+        if member.type in EXTENSIONS and member.size > MAX_EXTENSION_BYTES:
+            raise ValueError(f"an extension header of {member.size} bytes, at most {MAX_EXTENSION_BYTES} are read")
+        return member
 
 
 @contextmanager
