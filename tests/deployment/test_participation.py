@@ -1,6 +1,7 @@
 """Which sites a result is about: from the files of runs in which sites fail at different times."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ from flwr.app import Message
 from spherefed.cli.deploy import _print_sites
 from spherefed.client.evaluation import LOCAL_TEST_BY_SAMPLES
 from spherefed.data.partition import Iid
+from spherefed.deployment.handshake import HandshakeReply, SiteProperties, differences
+from spherefed.deployment.membership import Membership
 from spherefed.deployment.participation import missing_sites, site_rows
 from spherefed.deployment.server import RunRequest, serve
 from spherefed.experiment import Data, experiment_to_json
@@ -123,3 +126,53 @@ def test_examples_that_are_left_out_of_statistics_are_reported(tmp_path: Path) -
     summed = RunDirectory(tmp_path / "run").result()["calibration"]["summed"]
     assert summed["examples"] + summed["zero_vectors"] == 3 * 80 - sum(row.left_out_of_statistics for row in rows)
     assert sum(row.left_out_of_statistics for row in rows) > 0
+
+
+PROPERTIES = SiteProperties(
+    version="1",
+    experiment="e",
+    classes=("a",),
+    input_shape=(1,),
+    normalization="n",
+    components="none",
+    frozen_encoder="",
+    derived_state="d",
+)
+
+
+class Named:
+    """Three nodes whose sites give these names in the handshake."""
+
+    def __init__(self, names: list[str]) -> None:
+        self.names = names
+
+    def nodes(self) -> set[int]:
+        return {10, 11, 12}
+
+    def ask(self, nodes: list[int], message: Any, deadline: float, max_bytes: int | None = None) -> Any:
+        return ((node, HandshakeReply(node - 10, self.names[node - 10], PROPERTIES.to_json())) for node in nodes)
+
+
+@pytest.mark.parametrize("name", ["north", "[/x]", "\x1b]0;owned\x07\x1b[2Jall sites fine", "x" * 10**6])
+def test_a_site_cannot_choose_what_the_operator_reads(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    experiment = spherefed()
+    experiment = replace(experiment, partition=replace(experiment.partition, clients=3))
+    keys = {10: 0, 11: 1, 12: 2}
+    for known in (NAMES, []):  # the deployment names its sites, or does not
+        sites = Membership(Named(["north", "south", name]), experiment, keys, known)  # type: ignore[arg-type]
+        sites.wait_for_sites(1)
+        given = sites.describe()[2]["site"]
+        assert given == "west" if known else len(given) <= 80
+        assert given.isprintable()
+        run_with(tmp_path / str(len(known)), {})
+        environment = tmp_path / str(len(known)) / "environment.json"
+        environment.write_text(json.dumps(read_json(environment) | {"sites": sites.describe()}))
+        _print_sites(environment.parent)
+        assert "\x1b" not in capsys.readouterr().out
+
+
+def test_a_difference_between_sites_is_printable() -> None:
+    hostile = replace(PROPERTIES, version="9\x1b[2J\nfinished")
+    assert differences(hostile, PROPERTIES) == ["package version is 9 [2J finished, expected 1"]

@@ -185,6 +185,7 @@ def run(
 def _print_sites(run: Path) -> None:
     """One row per site; a site that is missing changes what the accuracy is about."""
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     from spherefed.deployment.participation import evaluated_stage, missing_sites, site_rows
@@ -197,7 +198,9 @@ def _print_sites(run: Path) -> None:
     for row in rows:
         accuracy = "missing" if row.is_missing else "–" if row.accuracy is None else f"{row.accuracy:.2%}"
         left_out = str(row.left_out_of_statistics)
-        table.add_row(row.site, str(row.client), str(row.rounds), str(row.num_examples or "–"), accuracy, left_out)
+        table.add_row(
+            escape(row.site), str(row.client), str(row.rounds), str(row.num_examples or "–"), accuracy, left_out
+        )
     console = Console()
     (console if console.is_terminal else Console(width=DEFAULT_WIDTH)).print(table)
     if sentence := missing_sites(rows, read_experiment(run).rounds):

@@ -19,6 +19,7 @@ from spherefed.tensors import Tensors
 
 T = TypeVar("T")
 MAX_INPUT_SIDE = 1 << 16
+MAX_SITE_NAME = 80
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,10 +125,11 @@ def identify_node(node: int, reply: Any) -> Member | RejectedNode:
     if not isinstance(reply, HandshakeReply):
         cause = getattr(reply, "cause", f"answered the handshake with a {type(reply).__name__}")
         return RejectedNode(printable(cause), reply.client if isinstance(reply, Failure) else -1)
+    site = printable(reply.site)[:MAX_SITE_NAME]
     try:
-        return Member(node, reply.client, reply.site, SiteProperties.from_json(reply.properties), reply.left_out)
+        return Member(node, reply.client, site, SiteProperties.from_json(reply.properties), reply.left_out)
     except (ValueError, TypeError) as error:
-        return RejectedNode(printable(f"malformed properties: {error}"), reply.client, reply.site)
+        return RejectedNode(printable(f"malformed properties: {error}"), reply.client, site)
 
 
 def differences(given: SiteProperties, expected: SiteProperties) -> list[str]:
@@ -173,4 +175,4 @@ def check_properties(members: Mapping[int, Member], expected: SiteProperties) ->
 
 def _short(value: Any) -> str:
     text = str(list(value)) if isinstance(value, tuple) else str(value)
-    return text if len(text) <= 80 else f"{text[:77]}…"
+    return printable(text if len(text) <= 80 else f"{text[:77]}…")

@@ -193,4 +193,5 @@ class Membership:
         if self._keys and owner != entry.client:
             key = "a key of no site of this deployment" if owner is None else f"the key of client {owner}"
             return RejectedNode(f"{entry.description} has {key}", entry.client)
-        return entry
+        # The deployment names its sites; a site's own name counts only where it does not.
+        return replace(entry, site=self._names[entry.client]) if entry.client < len(self._names) else entry
