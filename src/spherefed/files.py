@@ -107,10 +107,10 @@ def tensors_from_bytes(content: bytes) -> tuple[dict[str, torch.Tensor], dict[st
     """The inverse of `tensors_to_bytes`; raises ValueError if the content is not valid safetensors."""
     try:
         tensors = load_safetensors(content)
-    except SafetensorError as error:
+    except (SafetensorError, KeyError) as error:  # KeyError: a type that torch does not have
         raise ValueError(str(error)) from error
     header = parse_json(content[8 : 8 + int.from_bytes(content[:8], "little")])
-    return tensors, header.get("__metadata__", {})
+    return tensors, header.get("__metadata__") or {}
 
 
 def write_tensors(path: Path, tensors: Tensors, metadata: dict[str, str]) -> None:

@@ -4,6 +4,7 @@ import json
 import shutil
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -97,3 +98,36 @@ def test_other_endings_and_damaged_files_are_refused(run: Path, tmp_path: Path) 
     write_tensors(file, tensors, {})
     with pytest.raises(RunError, match="no file of 'spherefed export'"):
         load(file)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"input_dtype": "float99"},
+        {"input_dtype": "load"},
+        {"input_shape": ["a"]},
+        {"input_shape": [[1]]},
+        {"input_shape": [-1, 8, 8]},
+        {"input_shape": [1.5, 8, 8]},
+        {"classes": "abc"},
+        {"classes": []},
+    ],
+    ids=str,
+)
+def test_a_wrong_description_of_the_inputs_is_refused(change: dict[str, Any], run: Path, tmp_path: Path) -> None:
+    file = export_run(run, tmp_path / "model.safetensors").file
+    tensors, metadata = read_tensors(file)
+    described = json.loads(metadata["dataset"]) | change
+    write_tensors(file, tensors, {**metadata, "dataset": json.dumps(described)})
+    with pytest.raises(RunError, match="is damaged"):
+        load(file)
+
+
+@pytest.mark.parametrize(("dtype", "metadata"), [("F32", None), ("F8_E8M0", {}), ("F4", {})])
+def test_a_header_that_torch_cannot_read_is_refused(dtype: str, metadata: Any, tmp_path: Path) -> None:
+    size = 4 if dtype == "F32" else 1
+    tensor = {"dtype": dtype, "shape": [2 if dtype == "F4" else 1], "data_offsets": [0, size]}
+    header = json.dumps({"__metadata__": metadata, "a": tensor}).encode()
+    (tmp_path / "a.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(size))
+    with pytest.raises(RunError, match=r"a\.safetensors (cannot be read|is no file)"):
+        load(tmp_path / "a.safetensors")

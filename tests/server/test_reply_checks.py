@@ -28,7 +28,7 @@ from spherefed.server.collection import calibrate
 from spherefed.server.federation import MEDIAN_NORM, Fleet, federate
 from spherefed.server.optimizers import ServerSgd
 from spherefed.server.reply_checks import Limits, ReplyLimits
-from support.small import assembled, blobs, in_process
+from support.small import assembled, in_process
 
 
 class Hostile:
@@ -97,13 +97,11 @@ def test_later_rounds_compare_with_the_median_of_the_round_before() -> None:
 def test_a_reply_far_above_the_median_of_its_own_round_is_rejected_in_round_0_too(
     algorithm: Algorithm, field: str
 ) -> None:
-    network = {
-        "model": Model(encoder=SmallNet(norm="batch")),
-        "data": Data(examples=80),
-        "local": LocalTraining(lr=0.01),
-    }
-    given = (digits(), network) if field == "buffers" else (blobs(), {})
-    assembly = assembled(given[0], calibration=None, algorithm=algorithm, **given[1])
+    given: dict[str, Any] = {}
+    if field == "buffers":
+        network = Model(encoder=SmallNet(norm="batch"))
+        given = {"dataset": digits(), "data": Data(examples=80), "model": network, "local": LocalTraining(lr=0.01)}
+    assembly = assembled(calibration=None, algorithm=algorithm, **given)
     fleet, model = in_process(assembly), assembly.initial()
 
     def long(reply: TrainReply) -> TrainReply:

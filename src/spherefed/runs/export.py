@@ -17,7 +17,7 @@ from spherefed.experiment import experiment_from_json, experiment_to_json, read_
 from spherefed.files import parse_json, read_tensors, write_bytes, write_tensors
 from spherefed.nn.classifier import Classifier
 from spherefed.runs.directory import RunDirectory, read_json
-from spherefed.runs.loading import load
+from spherefed.runs.loading import describe_inputs, load
 from spherefed.runs.model_card import model_card
 from spherefed.tensors import Tensors, digest, one_thread
 
@@ -73,11 +73,10 @@ def load_exported(file: Path) -> Classifier:
     if metadata.get("spherefed_export") != EXPORT_VERSION:
         raise RunError(f"{file} is no file of 'spherefed export': give such a file, or a run directory")
     try:
-        stored = parse_json(metadata["dataset"])
-        experiment, shape = experiment_from_json(metadata["experiment"]), tuple(stored["input_shape"])
-        num_classes, dtype = len(stored["classes"]), stored.get("input_dtype", "float32")
+        stored, experiment = parse_json(metadata["dataset"]), experiment_from_json(metadata["experiment"])
     except (KeyError, ValueError, TypeError, AttributeError) as error:
         raise RunError(f"{file}: the description of the model is damaged: {error}; export it again") from error
+    shape, dtype, num_classes = describe_inputs(file, stored if isinstance(stored, dict) else {})
     if digest(tensors) != metadata.get("sha256"):
         raise RunError(f"{file} is damaged: its tensors have another SHA-256 than when it was written; export it again")
     classifier = build_classifier(experiment, shape, num_classes, dtype=dtype)

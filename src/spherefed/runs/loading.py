@@ -1,8 +1,10 @@
 """Models of finished runs: load them, and evaluate them on data."""
 
 import warnings
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -38,7 +40,7 @@ def load(run_directory: str | Path, client: int | None = None, *, encoder: nn.Mo
     directory = RunDirectory(path)
     directory.check_whole(states=False)
     model, experiment = directory.model(), read_experiment(path)
-    shape, dtype, num_classes = _description(path / "dataset.json")
+    shape, dtype, num_classes = describe_inputs(path / "dataset.json", read_object(path / "dataset.json"))
     if lines := directory.changed_components(experiment):
         warnings.warn(f"{path}: components have changed since the run: {'; '.join(lines)}", stacklevel=2)
     if encoder is not None and isinstance(experiment.model.encoder, InMemoryEncoder):
@@ -60,9 +62,8 @@ def load(run_directory: str | Path, client: int | None = None, *, encoder: nn.Mo
     return local_model.classifier.eval()
 
 
-def _description(path: Path) -> tuple[tuple[int, ...], str, int]:
-    """Input shape, input dtype and number of classes of the data of a run."""
-    data = read_object(path)
+def describe_inputs(path: Path, data: Mapping[str, Any]) -> tuple[tuple[int, ...], str, int]:
+    """Input shape, input dtype and number of classes, from the description of a data set that was read from `path`."""
     shape, dtype, classes = data.get("input_shape"), data.get("input_dtype", "float32"), data.get("classes")
     if not isinstance(shape, list) or not all(type(side) is int and 0 < side < MAX_SIDE for side in shape):
         raise RunError(f"{path} is damaged: input_shape must be a list of positive whole numbers")
