@@ -114,9 +114,10 @@ def _draw_curves(figure: "Figure", panels: Mapping[tuple[str, str], Sequence[Pla
 
 
 def long_columns(found: Plain) -> list[str]:
-    """The columns with the larger number of rounds that were run, in their order."""
+    """The columns with the larger number of rounds, at the rates tuned for them, that were run, in their order."""
     longest = max((curve["rounds"][-1] for curve in found["curves"]), default=0)
-    wanted = [curve["column"] for curve in found["curves"] if curve["rounds"][-1] == longest]
+    at_tuned_rates = f"({longest} rounds)"
+    wanted = [curve["column"] for curve in found["curves"] if curve["column"].endswith(at_tuned_rates)]
     return list(dict.fromkeys(wanted))
 
 

@@ -10,13 +10,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from spherefed.calibration import Calibration, Ffc
 from spherefed.errors import ConfigError
 from spherefed.experiment import Experiment, with_settings
 from spherefed.reproduce.campaign import plan_campaign, run_campaign
 from spherefed.reproduce.item import Cell, Item, Metric
-from spherefed.reproduce.methods import LOSSES, SWITCHES, ablation, babu_of, base_of, ours_of, unchanged
+from spherefed.reproduce.methods import LOSSES, SWITCHES, Change, ablation, babu_of, base_of, ours_of, unchanged
 from spherefed.reproduce.regimes import ROUNDS, frozen_features, more_rounds
-from spherefed.reproduce.scales import START_REFIT_RATE, START_TEMPERATURE, TENTH, Scale
+from spherefed.reproduce.scales import START_REFIT_RATE, START_REFIT_RATE_ON_SPHERE, START_TEMPERATURE, TENTH, Scale
 from spherefed.reproduce.store import Store
 from spherefed.reproduce.summary import value_of
 from spherefed.runs.jobs import JobRound, Watch
@@ -36,8 +37,13 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
         for _, _, suffix in SWITCHES.values()
         if f"{loss}{suffix}" not in ("CE", "CE+fix-r", "MSE+fix-ou+norm")  # methods of the first group
     ),
-    # CCVR's refit, without and with Tukey's transform of the virtual features.
+    # CCVR's refit, without and with Tukey's transform of the virtual features; of the features of FedAvg, of
+    # SphereFed, whose features have unit length (Table 4), and of FedAvg with three times as many rounds.
     "tuning-ccvr": ("fedavg+ccvr", "fedavg+ccvr-tukey"),
+    "tuning-ccvr-sphere": ("fedavg+spherefed+ccvr", "fedavg+spherefed+ccvr-tukey"),
+    "tuning-ccvr-rounds": (f"fedavg+ccvr{ROUNDS}", f"fedavg+ccvr-tukey{ROUNDS}"),
+    # FedAvg's rate judged after FFC, as SphereFed's is.
+    "tuning-ffc": ("fedavg+ffc", f"fedavg+ffc{ROUNDS}"),
     # τ of cross-entropy on unit features with a fixed head, at the rate that `tuning-ablations` chose.
     "tuning-temperature": ("fedavg+temperature",),
     # Three times as many rounds, which are not in the paper.
@@ -46,6 +52,8 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "tuning-frozen": ("fedavg+frozen", "fedavg+spherefed+frozen"),
 }
 """Methods whose grids are kept equally large, by the name on the command line."""
+SETTINGS: Mapping[str, Change] = {"+frozen": frozen_features, ROUNDS: more_rounds}
+"""What the end of a method's name changes."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -98,7 +106,8 @@ class RateSearch:
         return search
 
     def _start(self, method: str) -> list[float]:
-        starts = {REFIT_PATH: START_REFIT_RATE, TEMPERATURE_PATH: START_TEMPERATURE}
+        refit = START_REFIT_RATE_ON_SPHERE if "spherefed" in method else START_REFIT_RATE
+        starts = {REFIT_PATH: refit, TEMPERATURE_PATH: START_TEMPERATURE}
         known = self.scale.start_rates.get(method, self.scale.rate(method.removesuffix(ROUNDS), TENTH))
         rate = starts.get(path_of(method), known)
         return [float(f"{rate * factor:.2g}") for factor in FACTORS]
@@ -157,16 +166,28 @@ def tuning_experiment(scale: Scale, method: str) -> Experiment:
     for loss in LOSSES:
         for switch, (_, _, suffix) in SWITCHES.items():
             built.setdefault(f"fedavg+{loss.lower()}{suffix}", ablation(scale, TENTH, loss, switch, calibrated=False))
-    first, ccvr = built["fedavg"], replace(scale.ccvr_tuned, tukey=0.5 if method.endswith("tukey") else 1.0)
-    if "ccvr" in method:
-        built[method] = first and replace(first, calibration=ccvr)
     built["fedavg+temperature"] = built["fedavg+ce+fix-ou+norm"]
-    name, plus, setting = method.rpartition("+")
-    change = {"+frozen": frozen_features, ROUNDS: more_rounds}.get(plus + setting, unchanged)
-    experiment = built[method if change is unchanged else name]
+    setting = next((setting for setting in SETTINGS if method.endswith(setting)), "")
+    name, calibration = _calibration_of(scale, method.removesuffix(setting))
+    experiment = built[name]
     assert experiment is not None, "every scale has α = 0.1"
-    experiment = change(replace(experiment, data=scale.tuning_data))
+    experiment = SETTINGS.get(setting, unchanged)(replace(experiment, data=scale.tuning_data))
+    if calibration is not None:
+        rate = scale.rates.get(name + setting, experiment.local_training.lr)
+        experiment = replace(experiment, calibration=calibration).with_lr(rate)
     return replace(experiment, evaluate_every=experiment.rounds)
+
+
+def _calibration_of(scale: Scale, method: str) -> tuple[str, Calibration | None]:
+    """What is trained, and the calibration after it, if the name of the method ends with one."""
+    name, _, last = method.rpartition("+")
+    on_sphere = scale.ccvr_on_sphere if "spherefed" in name else scale.ccvr_tuned
+    calibrations: Mapping[str, Calibration] = {
+        "ccvr": replace(on_sphere, tukey=1.0),
+        "ccvr-tukey": replace(on_sphere, tukey=0.5),
+        "ffc": Ffc(),
+    }
+    return (name, calibrations[last]) if last in calibrations else (method, None)
 
 
 def path_of(method: str) -> str:

@@ -14,14 +14,18 @@ def tuned_rates(scale: str) -> dict[str, float]:
     return {name: float(values["local.lr"]) for name, values in chosen.items() if "local.lr" in values}
 
 
-def tuned_ccvr(scale: str, start: Ccvr) -> Ccvr:
-    """CCVR with the refit, and with or without Tukey's transform, that were best on the validation split."""
-    found = {name: entry for name, entry in tuned_methods(scale).items() if "ccvr" in name}
+def tuned_ccvr(scale: str, start: Ccvr, *, on: str = "fedavg", setting: str = "") -> Ccvr:
+    """CCVR with the refit, and with or without Tukey's transform, that were best on the validation split.
+
+    `on` is the method whose features are calibrated, `setting` the end of the names of what was tuned.
+    """
+    methods, transforms = tuned_methods(scale), {f"{on}+ccvr{setting}": 1.0, f"{on}+ccvr-tukey{setting}": 0.5}
+    found = {name: methods[name] for name in transforms if name in methods}
     if not found:
         return start
     best = max(found, key=lambda name: max(each["calibrated"] for each in found[name]["tried"]))
     rate = float(found[best]["chosen"]["calibration.refit.lr"])
-    return replace(start, tukey=0.5 if best.endswith("tukey") else 1.0, refit=replace(start.refit, lr=rate))
+    return replace(start, tukey=transforms[best], refit=replace(start.refit, lr=rate))
 
 
 def tuned_temperature(scale: str, start: float) -> float:
