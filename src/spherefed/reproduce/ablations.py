@@ -90,7 +90,7 @@ def table4(scale: Scale) -> Item:
     cells = []
     for column, (none, ccvr, ffc, check) in paper.items():
         ours = ours_of(scale, base, column)
-        oracle = Oracle(refit=Refit(lr=10.0, epochs=100, loss=MeanSquaredError()))
+        oracle = Oracle(refit=_converged_refit(scale))
         rows = (
             ("without", ours, "trained", none),
             ("CCVR", ours and replace(ours, calibration=scale.ccvr), "calibrated", ccvr),
@@ -128,10 +128,17 @@ def table4(scale: Scale) -> Item:
         ),
         deviations=(
             *shared,
-            "The sanity check refits with MSE at one rate (10) for 100 epochs; the paper takes the best of several.",
+            "The sanity check refits with MSE by 1,000 steps on all features at once, which reach the optimum; the paper "
+            "takes the best of several rates and losses.",
             "CCVR's refit was tuned on SphereFed's features; FFC has nothing to tune.",
         ),
     )
+
+
+def _converged_refit(scale: Scale) -> Refit:
+    """Gradient descent on the squared error with a rate near the largest stable one, 1.9 C, and no noise of batches."""
+    num_classes = 10 if scale.template.data.name == "digits" else 100
+    return Refit(lr=float(num_classes), epochs=1000, batch_size=None, loss=MeanSquaredError())
 
 
 def table9(scale: Scale) -> Item:
