@@ -142,6 +142,40 @@ def test_an_own_personalization_is_applied_on_every_client(tmp_path: Path) -> No
     assert accuracy[PERSONAL_TEST_BY_CLIENTS] == pytest.approx(accuracy[LOCAL_TEST_BY_CLIENTS])
 
 
+RANDOM_PARTS = {
+    "head": ("model.head.kind=support.own.random_parts:RandomHead", "loss.kind=mse"),
+    "loss": ("loss.kind=support.own.random_parts:NoisyLoss",),
+    "calibration": ("calibration.kind=support.own.random_parts:NoisyMeans",),
+    "calibration between rounds": ("calibration.kind=support.own.random_parts:NoisyMeans", "calibrate_every=1"),
+    "calibration and a start before round 0": (
+        "calibration.kind=support.own.random_parts:NoisyMeans",
+        "model.head.kind=ridge-start",
+        "model.normalize=true",
+    ),
+    "personalization": ("personalization.kind=support.own.random_parts:NoisyTuning", "data.held_out=0.2"),
+}
+
+
+@pytest.mark.parametrize("settings", RANDOM_PARTS.values(), ids=RANDOM_PARTS)
+def test_own_parts_that_draw_from_torch_give_equal_runs_and_resumed_runs(
+    settings: tuple[str, ...], tmp_path: Path
+) -> None:
+    experiment = short(*settings)
+    stopped = run(experiment, tmp_path / "resumed")
+    next(stopped)
+    stopped.close()  # type: ignore[attr-defined]
+    torch.manual_seed(1)
+    results = [run_to_end(experiment, tmp_path / name, resume=name == "resumed") for name in ("resumed", "again")]
+    assert results[0]["weights_sha256"] == results[1]["weights_sha256"]
+    assert results[0]["accuracy"] == results[1]["accuracy"]
+    assert run_to_end(replace(experiment, seed=1), tmp_path / "other")["weights_sha256"] != results[0]["weights_sha256"]
+
+
+def test_a_loaded_model_has_the_own_head_of_its_run(tmp_path: Path) -> None:
+    result = run_to_end(short(*RANDOM_PARTS["head"]), tmp_path / "run")
+    assert evaluate_run(tmp_path / "run", "digits").accuracy == result["accuracy"]["trained"][GLOBAL_TEST]
+
+
 @pytest.mark.parametrize("name", ["loss", "server", "partition", "calibration"])
 def test_examples_of_own_components_are_short(name: str) -> None:
     assert len((OWN / f"{name}.py").read_text().splitlines()) <= 25

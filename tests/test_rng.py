@@ -65,6 +65,7 @@ def test_the_numbers_of_purposes_never_change() -> None:
         "SUBSET": 8,
         "REESTIMATE": 9,
         "FEATURE_MAP": 10,
+        "MEASURE": 11,
         "VIRTUAL": 20,
         "REFIT": 21,
     }

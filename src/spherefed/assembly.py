@@ -117,8 +117,7 @@ def assemble(
     """Load, split, partition, build; everything random follows the experiment's seed."""
     check_can_train(experiment, device)
     given = in_memory or InMemory()
-    data = load_data(experiment, data_root, given.dataset)
-    parts = given.partition
+    data, parts = load_data(experiment, data_root, given.dataset), given.partition
     if parts is None:
         parts = split_data(experiment, data)
     elif wanted := [name for name in ("examples", "validation", "pooled") if getattr(experiment.data, name)]:
@@ -191,6 +190,7 @@ def build_local_model(
         # More than the cohort are never asked, and each place of a stack takes the memory of a model.
         stack=min(experiment.stack or 0, experiment.cohort or experiment.partition.clients),
         frozen_digest=frozen_digest,
+        own_components=bool(experiment.own_components()),
     )
     if policy != "average" and not has_batch_norm(local_model.classifier):
         raise ConfigError(
@@ -226,7 +226,8 @@ def build_classifier(
         except (RuntimeError, TypeError, ValueError, IndexError) as error:
             raise unreadable_inputs(kind_of(model.encoder), input_shape, dtype, error) from error
     check_features(features, kind_of(model.encoder))
-    head = model.head.build(num_classes, features.shape[1], experiment.seed)
+    with torch_stream(experiment.seed, Purpose.HEAD):  # for an own head; built-in ones have their own streams
+        head = model.head.build(num_classes, features.shape[1], experiment.seed)
     classifier = Classifier(built, head, num_classes=num_classes, normalize=model.normalize)
     if experiment.compile or prefers_channels_last(built):  # compiled convolutions give gradients laid out like that
         classifier.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -280,8 +281,7 @@ def load_data(experiment: Experiment, data_root: str | None, given: Dataset | No
     if wanted.pooled:
         return pooled(data)
     if wanted.validation:
-        rng = stream(experiment.seed, Purpose.SPLIT)
-        kept, validation = hold_out(len(data.train), wanted.validation, rng)
+        kept, validation = hold_out(len(data.train), wanted.validation, stream(experiment.seed, Purpose.SPLIT))
         if not len(validation):
             raise ConfigError(f"data.validation {wanted.validation} of {len(data.train)} examples leaves no test set")
         data = replace(data, train=data.train.take(kept), test=data.train.take(validation))

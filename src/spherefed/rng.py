@@ -26,6 +26,7 @@ class Purpose(IntEnum):
     SUBSET = 8
     REESTIMATE = 9
     FEATURE_MAP = 10
+    MEASURE = 11
     VIRTUAL = 20
     REFIT = 21
 

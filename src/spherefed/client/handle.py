@@ -148,12 +148,14 @@ def handle(
 
     `stacked` trains the group as one computation; without it there is one client. `orders`: see `batch_orders`.
     """
-    with one_thread():
+    client, state, local_model = clients[0], states[0], clients[0].local_model
+    purpose = Purpose.LAYERS if isinstance(request, Train | Evaluate) else Purpose.MEASURE
+    key = (client.config.seed, purpose, request.round % 2**32, client.id)  # BEFORE_TRAINING is negative
+    with one_thread(), torch_stream(*key, device=local_model.device) if local_model.uses_randomness else nullcontext():
         if isinstance(request, Train):
-            orders = orders or [*batch_orders(clients[0].config.seed, request.round, [c.id for c in clients])]
+            orders = orders or [*batch_orders(client.config.seed, request.round, [each.id for each in clients])]
             return _train(clients, request, states, orders, stacked=stacked)
-        (client,), (state,) = clients, states
-        client.local_model.load_state(request.model, strip_prefix("private", state) if state else {})
+        local_model.load_state(request.model, strip_prefix("private", state) if state else {})
         match request:
             case Measure():
                 return [(_measure(client, request), state)]
@@ -173,32 +175,30 @@ def _train(
     assert config.local is not None, "an experiment with rounds = 0 trains nothing"
     state = {} if stacked else states[0] or {}  # experiments whose clients keep state are never stacked
     correction = NO_CORRECTION
-    layers = (config.seed, Purpose.LAYERS, request.round, group[0].id)  # names the stream of layers such as dropout
-    with torch_stream(*layers, device=local_model.device) if local_model.uses_randomness else nullcontext():
-        private = strip_prefix("private", state) if state else {}
-        params = local_model.load_for_training(request.model, private, stacked=stacked)
-        # FedProx anchors a private part at its own start of the round.
-        anchor = request.model.params
-        if local_model.private:
-            anchor = {**local_model.private_state(), **anchor}
-        if config.correction is not None:
-            correction = config.correction.start(local_model, request, strip_prefix("correction", state))
-        fedrep = config.local.head_epochs > 0
-        for local, trained in head_then_encoder(config.local, params) if fedrep else [(config.local, params)]:
-            results = train(
-                local_model,
-                [client.examples for client in group],
-                [orders[index] for index in by_size],
-                local=local,
-                loss=config.loss,
-                lr=request.lr,
-                stacked=stacked,
-                trained=trained,
-                augment=config.augment,
-                prox_mu=config.prox_mu,
-                anchor=anchor,
-                correction=correction,
-            )
+    private = strip_prefix("private", state) if state else {}
+    params = local_model.load_for_training(request.model, private, stacked=stacked)
+    # FedProx anchors a private part at its own start of the round.
+    anchor = request.model.params
+    if local_model.private:
+        anchor = {**local_model.private_state(), **anchor}
+    if config.correction is not None:
+        correction = config.correction.start(local_model, request, strip_prefix("correction", state))
+    fedrep = config.local.head_epochs > 0
+    for local, trained in head_then_encoder(config.local, params) if fedrep else [(config.local, params)]:
+        results = train(
+            local_model,
+            [client.examples for client in group],
+            [orders[index] for index in by_size],
+            local=local,
+            loss=config.loss,
+            lr=request.lr,
+            stacked=stacked,
+            trained=trained,
+            augment=config.augment,
+            prox_mu=config.prox_mu,
+            anchor=anchor,
+            correction=correction,
+        )
     updates = local_model.updates_from(request.model, len(group), stacked=stacked)
     answers = [_reply_and_state(*each, request, state) for each in zip(group, results, updates, strict=True)]
     return [answers[by_size.index(index)] for index in range(len(clients))]
@@ -295,6 +295,4 @@ def _personalize(client: Client, request: Evaluate) -> None:
         order=stream(config.seed, Purpose.BATCHES, request.round, client.id),
         augment=config.augment,
     )
-    layers = (config.seed, Purpose.LAYERS, request.round, client.id)
-    with torch_stream(*layers, device=local_model.device) if local_model.uses_randomness else nullcontext():
-        config.personalization.apply(context, request.extra)
+    config.personalization.apply(context, request.extra)

@@ -23,7 +23,8 @@ class LocalModel:
 
     `local_statistics` keeps the running statistics of BatchNorm private. `compile_for` and `precision` say how the
     model is trained (`acceleration.passes`), `stack` how many clients train as one computation (0: one at a time).
-    `frozen_digest` is that of the whole model, if a cache takes the place of the frozen encoder.
+    `frozen_digest` is that of the whole model, if a cache takes the place of the frozen encoder. `own_components` says
+    that components of the user, such as a loss, work on the model.
     """
 
     def __init__(
@@ -36,6 +37,7 @@ class LocalModel:
         precision: Precision = "fp32",
         stack: int = 0,
         frozen_digest: str | None = None,
+        own_components: bool = False,
     ) -> None:
         if classifier.head.is_uninitialized:
             raise ModelError("the feature dimension is not known yet: call the model once before federating it")
@@ -47,8 +49,8 @@ class LocalModel:
         # Integer buffers (BatchNorm's step counters) are not exchanged; the fixed head is not a running statistic.
         fixed = {LEARNED_HEAD, *self.frozen}
         self.buffers = {n: b for n, b in classifier.named_buffers() if b.is_floating_point() and n not in fixed}
-        self.uses_randomness = uses_randomness(classifier)
-        """Whether a layer may draw random numbers in training."""
+        self.uses_randomness = own_components or uses_randomness(classifier)
+        """Whether a layer, or a component of the user, may draw from torch's generator."""
         trainable = trainable_modules(classifier)
         layers = [name for name in batch_norm_layers(classifier) if name in trainable]
         local = {f"{layer}.{name}" for layer in layers for name in ("running_mean", "running_var") if local_statistics}
@@ -64,8 +66,7 @@ class LocalModel:
         """Smallest batch to train on: BatchNorm cannot normalise one example."""
         self.gradients = model_gradients(classifier, self.params, compile_for=compile_for, precision=precision)
         self.stacked = StackedModel(classifier, stack) if stack else None
-        self._layers = tuple(trainable.values())
-        self._head = {"weight": classifier.head.weight.detach()}
+        self._layers, self._head = tuple(trainable.values()), {"weight": classifier.head.weight.detach()}
         self._counters = {n: b for n, b in classifier.named_buffers() if not b.is_floating_point()}
         self._initial_head, self._initial_private = _cloned(self._head), _cloned(self.private)
         self._initial_counters = _cloned(self._counters)
