@@ -5,7 +5,9 @@ import torch
 from torch import nn
 
 from spherefed.nn.encoders import ConvNet, Encoder, Mlp, MobileNetV2, ResNet18, SENet18, SmallNet
-from spherefed.nn.layers import prefers_channels_last, uses_randomness
+from spherefed.nn.frozen import Frozen
+from spherefed.nn.layers import frozen_tensors, prefers_channels_last, uses_randomness
+from spherefed.tensors import digest
 
 IMAGE, ROW = (4, 8, 6, 6), (4, 8)
 DETERMINISTIC = [
@@ -81,3 +83,19 @@ def test_channels_last_is_preferred_with_batchnorm_or_depthwise_convolutions(
     layers: list[nn.Module], expected: bool
 ) -> None:
     assert prefers_channels_last(nn.Sequential(*layers)) == expected
+
+
+def test_frozen_are_frozen_modules_with_their_buffers_and_parameters_without_a_gradient() -> None:
+    norm, plain = nn.BatchNorm1d(4), nn.Linear(4, 4)
+    plain.weight.requires_grad_(False)
+    assert set(frozen_tensors(nn.Sequential(Frozen(norm), plain))) == {"1.weight"} | {
+        f"0.module.{name}" for name in norm.state_dict()
+    }
+
+
+@pytest.mark.parametrize("encoder", [SmallNet(norm="batch"), MobileNetV2()], ids=["smallnet", "mobilenet"])
+def test_the_digest_of_a_frozen_built_in_encoder_is_that_of_its_tensors(encoder: Encoder) -> None:
+    built = encoder.build((3, 32, 32))
+    assert frozen_tensors(built) == {}
+    tensors = {f"module.{name}": tensor for name, tensor in built.state_dict().items()}
+    assert digest(frozen_tensors(Frozen(built))) == digest(tensors)

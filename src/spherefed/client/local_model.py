@@ -44,7 +44,7 @@ class LocalModel:
         self.classifier = classifier
         self.params: dict[str, Tensor] = {n: p for n, p in classifier.named_parameters() if p.requires_grad}
         self.frozen = frozen_tensors(classifier)
-        """Tensors that every process has and none trains: the frozen encoder and its feature map."""
+        """Tensors that every process has and none trains: the frozen encoder and its feature map, or frozen layers."""
         self._frozen_digest = frozen_digest
         # Integer buffers (BatchNorm's step counters) are not exchanged; the fixed head is not a running statistic.
         fixed = {LEARNED_HEAD, *self.frozen}

@@ -85,15 +85,15 @@ def batch_norm_layers(module: nn.Module) -> dict[str, _BatchNorm]:
 def frozen_tensors(module: nn.Module) -> dict[str, Tensor]:
     """Parameters and buffers of frozen modules, by name: neither trained, nor sent, nor averaged.
 
-    A module is frozen if its attribute `is_frozen` is true: a `Frozen` encoder, or a feature map.
+    Frozen are modules whose attribute `is_frozen` is true (`Frozen`, feature maps), and parameters without gradients.
 
     >>> from spherefed.nn.frozen import Frozen
     >>> list(frozen_tensors(nn.Sequential(Frozen(nn.Linear(4, 2)), nn.Linear(2, 2))))
     ['0.module.weight', '0.module.bias']
     """
-    prefixes = _prefixes(module)
-    tensors: dict[str, Tensor] = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-    return {name: tensor.detach() for name, tensor in tensors.items() if name.startswith(prefixes)}
+    prefixes, params, buffers = _prefixes(module), module.named_parameters(), module.named_buffers()
+    frozen = {name: p.detach() for name, p in params if not p.requires_grad or name.startswith(prefixes)}
+    return frozen | {name: buffer.detach() for name, buffer in buffers if name.startswith(prefixes)}
 
 
 def trainable_modules(module: nn.Module) -> dict[str, nn.Module]:

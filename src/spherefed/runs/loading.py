@@ -26,9 +26,10 @@ MAX_SIDE = 10**6
 def load(run_directory: str | Path, client: int | None = None, *, encoder: nn.Module | None = None) -> Classifier:
     """The final (calibrated) module of a finished run, in eval mode; if a part is private, that of one client.
 
-    `encoder` is needed if the run was given its encoder as a module. Only its structure is used: the weights are those
-    of the run. A warning says which of the user's own components have changed since the run. Instead of a run, the path
-    may be a .safetensors file of `spherefed export`.
+    `encoder` is needed if the run was given its encoder as a module. Trained weights are those of the run; parameters
+    without gradients are not stored, so the module must have those that it was run with. A warning says which of the
+    user's own components have changed since the run. Instead of a run, the path may be a .safetensors file of
+    `spherefed export`.
     """
     if not isinstance(run_directory, str | Path):
         raise RunError(f"load needs the path of a run directory, got {run_directory!r}; for example 'runs/mine'")
@@ -50,7 +51,7 @@ def load(run_directory: str | Path, client: int | None = None, *, encoder: nn.Mo
     local_model = build_local_model(replace(experiment, stack=0), classifier)
     stored = directory.result().get("frozen_sha256")
     if stored is not None and stored != local_model.frozen_digest():
-        raise RunError(f"{path}: the frozen encoder built here has other weights than in the run; install its release")
+        raise RunError(f"{path}: {_other_weights(experiment)}")
     if local_model.private and client is None:
         raise RunError(f"{path}: a part of the model stays with each client; name the one whose model to load")
     if client is not None and not 0 <= client < experiment.partition.clients:
@@ -60,6 +61,16 @@ def load(run_directory: str | Path, client: int | None = None, *, encoder: nn.Mo
     # In the usual layout, which for example tensor files need.
     local_model.classifier.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
     return local_model.classifier.eval()
+
+
+def _other_weights(experiment: Experiment) -> str:
+    """What is wrong if the frozen weights are not those of the run, and what to do."""
+    if isinstance(experiment.model.encoder, InMemoryEncoder):
+        return (
+            "the layers of encoder= that are not trained have other weights than in the run, which does not store "
+            "them; give the module with the weights it was run with"
+        )
+    return "the frozen encoder built here has other weights than in the run; install its release"
 
 
 def describe_inputs(path: Path, data: Mapping[str, Any]) -> tuple[tuple[int, ...], str, int]:
