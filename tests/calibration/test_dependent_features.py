@@ -1,15 +1,16 @@
-"""FFC on linearly dependent features: truncation must not be mistaken for directions that the features have."""
+"""FFC and LDA on linearly dependent features: truncation must not be mistaken for directions that the features have."""
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
+from spherefed.calibration import Context, Lda
 from spherefed.calibration.ffc import Statistics, statistics
 from spherefed.calibration.gcv import choose_ridge
 from spherefed.calibration.solution import solve
 from spherefed.client.personalization import BlendedFfc
-from spherefed.nn.classifier import hyperspherical
+from spherefed.nn.classifier import Classifier, hyperspherical
 
 
 def dependent_rows(seed: int) -> tuple[np.ndarray, np.ndarray, int]:
@@ -22,9 +23,12 @@ def dependent_rows(seed: int) -> tuple[np.ndarray, np.ndarray, int]:
     return rows / np.linalg.norm(rows, axis=1, keepdims=True), rng.integers(4, size=num), rank
 
 
+def identity(dim: int) -> Classifier:
+    return hyperspherical(nn.Identity(), num_classes=4, dim=dim)
+
+
 def measured(rows: np.ndarray, labels: np.ndarray) -> Statistics:
-    model = hyperspherical(nn.Identity(), num_classes=4, dim=rows.shape[1])
-    return statistics(model, [(torch.from_numpy(rows), torch.from_numpy(labels))])
+    return statistics(identity(rows.shape[1]), [(torch.from_numpy(rows), torch.from_numpy(labels))])
 
 
 def minimum_norm_head(rows: np.ndarray, labels: np.ndarray, rank: int) -> np.ndarray:
@@ -133,3 +137,23 @@ def test_a_ridge_above_the_noise_keeps_every_direction() -> None:
     floor = found.noise_floor
     assert found.solve(1.1 * floor).dropped == 0
     assert found.solve(1.1 * floor).ridge == 1.1 * floor
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_lda_on_dependent_features_is_the_minimum_norm_head_of_the_rows_before_truncation(seed: int) -> None:
+    """score_c(z) = μ_cᵀΣ̂⁻¹z + b_c uᵀz, with the shortest u for which uᵀz is closest to 1, by `lstsq` on the rows."""
+    rows, labels, rank = dependent_rows(seed)
+    dim, counts_c = rows.shape[1], np.bincount(labels, minlength=4)
+    means_cl = np.stack([rows[labels == c].mean(axis=0) for c in range(4)])
+    scatter_ll = (rows - means_cl[labels]).T @ (rows - means_cl[labels]) / len(rows)
+    shrunk_ll = 0.9 * scatter_ll + 0.1 * np.trace(scatter_ll) / dim * np.eye(dim)
+    direction_lc = np.linalg.solve(shrunk_ll, means_cl.T)
+    constant_c = -0.5 * (direction_lc * means_cl.T).sum(axis=0) + np.log(counts_c / len(rows))
+    intercept_l, _, found, singular = np.linalg.lstsq(rows, np.ones(len(rows)), rcond=1e-9)
+    assert found == rank
+    expected = (direction_lc + np.outer(intercept_l, constant_c)).T
+    model, context = identity(dim), Context(head=torch.zeros(4, dim), seed=0, round=0)
+    part = Lda().measure(model, [(torch.from_numpy(rows), torch.from_numpy(labels))])
+    weight = Lda().solve(Lda().merge(None, part, context), context).weight.numpy()
+    tolerance = 1e-3 * (singular[0] / singular[rank - 1])  # Σ̂⁻¹ amplifies what truncation leaves of the means
+    assert np.linalg.norm(weight - expected) <= tolerance * np.linalg.norm(expected)

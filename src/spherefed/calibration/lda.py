@@ -68,7 +68,7 @@ class Lda:
             weight_lc = torch.linalg.solve(covariance_ll, means_lc)
             bias_c = -0.5 * (weight_lc * means_lc).sum(dim=0) + (counts_c / n).log()
             total_l1 = sums_lc.sum(dim=1, keepdim=True)
-            intercept_l1 = solve(gram_ll, total_l1, 0.0).weight.T
+            intercept_l1 = solve(gram_ll, total_l1, 0.0, noise=statistics.noise_floor).weight.T
             weight_Cl = torch.zeros(len(counts_C), len(gram_ll), dtype=torch.float64)
             weight_Cl[occurring] = (weight_lc + intercept_l1 * bias_c).T
         # Σ (1 − uᵀz)² = n − uᵀΣz for the least-squares u.
