@@ -29,7 +29,7 @@ from spherefed.nn.heads import FixedRandom, Learned, Orthonormal
 from spherefed.runs.runner import Engine, run, run_to_end
 from spherefed.server.algorithms import fednova, fedprox, fedrep, scaffold
 from spherefed.server.federation import federate
-from spherefed.tensors import non_finite
+from spherefed.tensors import digest, non_finite
 from support.small import in_double, with_stack
 
 SPHERE = Model(encoder=Mlp(widths=(16,)), head=Orthonormal(), normalize=True)
@@ -265,6 +265,21 @@ def test_any_chain_of_plain_layers_is_stacked(encoder: nn.Module, learned: bool)
         assert isinstance(one, TrainReply)
         for name, delta in one.delta.items():
             assert torch.allclose(other.delta[name], delta, rtol=1e-9, atol=1e-12), name
+
+
+def test_a_linear_layer_over_rows_of_images_that_is_no_chain_is_trained_one_by_one() -> None:
+    encoder = nn.Sequential(nn.Linear(8, 4), nn.Tanh(), nn.Flatten(), nn.Linear(32, 6))
+    model = Classifier(encoder, Learned().build(10, 6, 0), num_classes=10, normalize=False).double()
+    whole = in_double(assemble(experiment()))
+    assembly = Assembly(whole.experiment, whole.dataset, whole.partition, LocalModel(model))
+    request = Train(0, assembly.initial(), 0.1)
+    alone = [*InProcess(assembly.clients).ask(range(12), request)]
+    with pytest.warns(UserWarning, match=r"were not stacked, but trained one by one: a Linear layer on inputs of 4"):
+        together = [*InProcess(with_stack(assembly, 12).clients).ask(range(12), request)]
+    for one, other in zip(alone, together, strict=True):
+        assert isinstance(one, TrainReply)
+        assert isinstance(other, TrainReply)
+        assert digest(one.delta) == digest(other.delta)
 
 
 def test_clients_apart_train_one_by_one_unless_told_otherwise() -> None:

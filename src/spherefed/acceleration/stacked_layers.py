@@ -64,6 +64,11 @@ class StackedLinear(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         assert self.weight is not None
+        if inputs.ndim != 2:  # copies lie along the second axis, and the layer mixes the last one
+            raise ConfigError(
+                f"a Linear layer on inputs of {inputs.ndim} dimensions, {tuple(inputs.shape)}, cannot be stacked; put "
+                "nn.Flatten before it, or use stack = 0"
+            )
         inputs_Kni = inputs.reshape(len(inputs), -1, self.in_features).transpose(0, 1)
         num = len(inputs_Kni)
         weight_Kio = first(self.weight, num).transpose(1, 2)
