@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any, get_args, get_type_hints
 
 import pytest
@@ -174,6 +175,33 @@ def test_a_comparison_takes_experiments_by_name() -> None:
     mine = replace(short(rounds=1), loss=Focal())
     made = sf.compare(short(), {"usual": short(rounds=1), "focal": mine}, seeds=1, progress=False)
     assert list(made.results) == ["usual", "focal"]
+
+
+CELL = """
+from dataclasses import dataclass
+from torch.nn import functional
+
+@dataclass(frozen=True)
+class Mine:
+    def __call__(self, scores, labels):
+        return functional.cross_entropy(SCALE * scores, labels)
+"""
+
+
+def test_own_components_of_one_name_and_two_classes_are_trained_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a notebook, where a cell that is changed and executed again defines another class of the same name."""
+    notebook = ModuleType("own_notebook")
+    monkeypatch.setitem(sys.modules, "own_notebook", notebook)
+    made = []
+    for scale in ("1.0", "20.0"):
+        exec(CELL.replace("SCALE", scale), notebook.__dict__)
+        made.append(short(loss=notebook.Mine()))
+    first, second = made
+    assert first.digest() == second.digest()
+    compared = sf.compare(first, {"first": first, "second": second, "again": second}, seeds=1, progress=False)
+    found = {name: results[0].summary["weights_sha256"] for name, results in compared.results.items()}
+    assert found["second"] == found["again"] != found["first"]
+    assert found["second"] == sf.run(second, progress=False).summary["weights_sha256"]
 
 
 def test_methods_without_tuned_values_are_named() -> None:

@@ -52,13 +52,15 @@ def comparison_jobs(
 ) -> list[Job]:
     """One job per method and seed; of those with the same training, the first one trains."""
     jobs: list[Job] = []
-    trained: dict[str, Path] = {}
     for seed in range(seeds):
+        trained: list[tuple[Experiment, Path]] = []
         for name, method in methods.items():
             experiment, path = method.with_seed(seed), out / name / f"seed-{seed}"
-            key = experiment.training_part().digest()
-            jobs.append(Job(name=name, experiment=experiment, out=path, trained=trained.get(key), in_memory=in_memory))
-            trained.setdefault(key, path)
+            # By value and not by digest: own components of equal names and fields may be of different classes.
+            training = experiment.training_part()
+            before = next((earlier for part, earlier in trained if part == training), None)
+            jobs.append(Job(name=name, experiment=experiment, out=path, trained=before, in_memory=in_memory))
+            trained.append((training, path))
     return jobs
 
 
@@ -74,4 +76,8 @@ def num_steps(methods: Mapping[str, Experiment], seeds: int) -> int:
 
 def shared_training(methods: Mapping[str, Experiment]) -> list[Experiment]:
     """One experiment per training run: methods that differ only in what comes after it share it."""
-    return list({e.training_part().digest(): e for e in methods.values()}.values())
+    shared: list[Experiment] = []
+    for experiment in methods.values():
+        if all(experiment.training_part() != other.training_part() for other in shared):
+            shared.append(experiment)
+    return shared
