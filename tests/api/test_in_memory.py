@@ -13,6 +13,7 @@ from torch import nn
 
 import spherefed as sf
 from spherefed.data.in_memory import clients_in_memory, dataset_in_memory
+from spherefed.nn.encoders import structure_digest
 from spherefed.runs.directory import RunDirectory
 from spherefed.tensors import digest
 
@@ -227,6 +228,37 @@ def test_a_module_with_other_frozen_layers_than_in_the_run_is_refused(
         sf.load(tmp_path / "run", encoder=partly_frozen(1))
     monkeypatch.setattr(RunDirectory, "result", lambda _: {**result.summary, "frozen_sha256": None})
     sf.load(tmp_path / "run", encoder=partly_frozen(1))  # of a run by an older release: not known to be wrong
+
+
+def test_a_module_with_the_weights_of_the_run_and_other_layers_is_refused(tmp_path: Path) -> None:
+    steps = sf.iter_rounds(experiment(), data=blobs(), encoder=net(), out=tmp_path / "run")
+    next(steps)
+    steps.close()
+    other = nn.Sequential(net()[0], nn.ReLU())
+    inputs: dict[str, Any] = {"out": tmp_path / "run", "resume": True, "data": blobs(), "progress": False}
+    with pytest.raises(sf.RunError, match="other layers than the module of the run"):
+        sf.run(experiment(), encoder=other, **inputs)
+    sf.run(experiment(), encoder=net(), **inputs)
+    with pytest.raises(sf.RunError, match="other layers than the module of the run"):
+        sf.load(tmp_path / "run", encoder=other)
+
+
+@pytest.mark.parametrize("unknown", [{"encoder_structure": None}, {"torch": "1.0"}], ids=["old run", "other torch"])
+def test_layers_are_not_compared_where_the_run_does_not_record_them_as_this_torch_prints_them(
+    unknown: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sf.run(experiment(), data=blobs(), encoder=net(), out=tmp_path / "run", progress=False)
+    environment = json.loads((tmp_path / "run" / "environment.json").read_text())
+    monkeypatch.setattr(RunDirectory, "_environment", lambda _: environment | unknown)
+    sf.load(tmp_path / "run", encoder=nn.Sequential(net()[0], nn.ReLU()))
+
+
+def test_the_digest_of_layers_has_no_addresses_in_it() -> None:
+    class Bent(nn.Module):
+        def extra_repr(self) -> str:
+            return f"bend={object()}"
+
+    assert structure_digest(Bent()) == structure_digest(Bent())
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

@@ -25,9 +25,12 @@ import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.metadata import version
 from math import isfinite
 from pathlib import Path
 from typing import Any
+
+from torch import nn
 
 from spherefed.client.client_state import StateDirectory
 from spherefed.components import changed_components
@@ -37,6 +40,7 @@ from spherefed.errors import RunError
 from spherefed.experiment import Experiment, read_experiment
 from spherefed.files import json_bytes, parse_json, read_file, read_tensors, tensors_to_bytes, write_bytes
 from spherefed.messages import ModelState
+from spherefed.nn.encoders import structure_digest
 from spherefed.runs.digests import BEGUN, CLIENT_STATES, begin_files, check_files, finish_files, stored_digests
 from spherefed.runs.environment import NUMERICS_VERSION
 from spherefed.runs.round_log import CHECKPOINTS, ROUNDS, RoundLog, read_lines
@@ -182,6 +186,18 @@ class RunDirectory:
         if lines := self.changed_components(experiment):
             raise RunError(
                 f"{self.path} began with other components: {'; '.join(lines)}; restore the files, or run again"
+            )
+
+    def check_encoder(self, encoder: nn.Module | None) -> None:
+        """Refuse a module with other layers than the run's; runs of earlier releases do not record them."""
+        if encoder is None or not (self.path / "environment.json").exists():
+            return
+        environment = self._environment()
+        stored, same_torch = environment.get("encoder_structure"), environment.get("torch") == version("torch")
+        if stored is not None and same_torch and stored != structure_digest(encoder):  # torch may print them otherwise
+            raise RunError(
+                f"{self.path}: encoder= has other layers than the module of the run (the SHA-256 of its repr is "
+                f"{structure_digest(encoder)[:12]}…, recorded was {stored[:12]}…); give the module that it was run with"
             )
 
     def divergence(self) -> str | None:

@@ -44,6 +44,7 @@ def load(run_directory: str | Path, client: int | None = None, *, encoder: nn.Mo
     shape, dtype, num_classes = describe_inputs(path / "dataset.json", read_object(path / "dataset.json"))
     if lines := directory.changed_components(experiment):
         warnings.warn(f"{path}: components have changed since the run: {'; '.join(lines)}", stacklevel=2)
+    directory.check_encoder(encoder)
     if encoder is not None and isinstance(experiment.model.encoder, InMemoryEncoder):
         named = InMemoryEncoder.of(encoder)  # a module that has been trained since has other weights
         experiment = replace(experiment, model=replace(experiment.model, encoder=named))

@@ -90,18 +90,18 @@ def run(
     finished run with the same training (`Experiment.training_part`): its rounds are copied instead of run again.
     `activity` is kept up to date while clients work, for a display of progress within rounds.
     """
-    engine = engine or Engine()
-    begun = out if resume else trained
+    engine, begun, given = engine or Engine(), out if resume else trained, in_memory or InMemory()
     if experiment.stack is None and begun is not None and (begun / "experiment.json").exists():
         # Keep the earlier run's stack, even if the default has changed.
         experiment = replace(experiment, stack=read_experiment(begun).stack)
     if resume:
         RunDirectory(out).check_components(experiment)
+        RunDirectory(out).check_encoder(given.encoder)
     if engine.keep_client_statistics:
         check_additive(experiment.calibration)
     assembly = assemble(experiment, device=engine.device, data_root=engine.data_root, in_memory=in_memory)
     environment = describe_environment(
-        assembly.experiment, engine=engine.kind, device=engine.device, workers=engine.workers
+        assembly.experiment, engine=engine.kind, device=engine.device, workers=engine.workers, encoder=given.encoder
     )
     return run_assembled(
         assembly,

@@ -3,7 +3,7 @@
 from spherefed.nn.encoders.convnet import ConvNet
 from spherefed.nn.encoders.efficientnet_lite import EfficientNetLite0
 from spherefed.nn.encoders.flatten import Flatten
-from spherefed.nn.encoders.in_memory import InMemoryEncoder
+from spherefed.nn.encoders.in_memory import InMemoryEncoder, structure_digest
 from spherefed.nn.encoders.mlp import Mlp
 from spherefed.nn.encoders.mobilenet import MobileNetV2
 from spherefed.nn.encoders.norm import Norm
@@ -34,4 +34,5 @@ __all__ = [
     "SENet18",
     "SmallNet",
     "has_batch_norm",
+    "structure_digest",
 ]
