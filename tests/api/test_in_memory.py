@@ -152,6 +152,12 @@ def test_text_labels_and_an_explicit_test_set() -> None:
     assert made.train.labels.tolist() == y.tolist()
 
 
+def test_a_test_set_beside_a_data_set_that_has_one_is_refused() -> None:
+    made = dataset_in_memory(blobs())
+    with pytest.raises(sf.DataError, match=r"a Dataset, which has a test part of 40 examples; leave test= out"):
+        sf.run(experiment(), data=made, test=blobs(), encoder=net(), progress=False)
+
+
 def test_natural_clients_keep_their_own_data() -> None:
     parts = [blobs(60, seed=1), blobs(30, seed=2), blobs(90, seed=3)]
     data, partition = clients_in_memory(parts, test=blobs(40, seed=4))

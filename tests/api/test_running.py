@@ -240,6 +240,18 @@ def test_values_of_the_caller_are_tuned_for_the_data_of_the_caller() -> None:
     assert made["fedavg+spherefed"][0].experiment.local.lr == 0.5
 
 
+def test_experiments_by_name_get_the_tuned_values_of_their_name() -> None:
+    made, tuned = {"mine": short(rounds=1), "other": short(rounds=1)}, {"mine": {"local.lr": 0.25}}
+    with pytest.warns(UserWarning, match=r"not tuned: other \(local.lr 0.1\)"):
+        compared = sf.compare(short(), made, seeds=1, tuned=tuned, progress=False)
+    assert {name: results[0].experiment.local.lr for name, results in compared.results.items()} == {
+        "mine": 0.25,
+        "other": short().local.lr,
+    }
+    with pytest.raises(sf.ConfigError, match=r"tuned= has values for fedavg, and methods= has mine, other"):
+        sf.compare(short(), made, seeds=1, tuned={"fedavg": {"local.lr": 0.25}}, progress=False)
+
+
 def test_a_run_on_other_data_at_a_rate_that_the_recipe_chose_for_a_method_says_so() -> None:
     recipe = sf.recipe("digits", method="fedavg+spherefed", rounds=1)
     with pytest.warns(

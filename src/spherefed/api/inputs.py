@@ -17,7 +17,7 @@ from spherefed.data.sources import Dataset
 from spherefed.errors import ConfigError
 from spherefed.experiment import Experiment, with_fields
 from spherefed.nn.encoders import InMemoryEncoder
-from spherefed.recipes.methods import Settings, tuning_key, with_method
+from spherefed.recipes.methods import Settings, tuning_key, with_method, with_tuned
 from spherefed.runs.runner import Engine
 from spherefed.schema import kind_of, shown, suggest, to_plain
 
@@ -31,7 +31,7 @@ class Inputs(TypedDict, total=False):
     data: Any
     """(X, y), a torch Dataset, a Hugging Face dataset, a dict of columns, a pandas frame, or a list of batches."""
     test: Any
-    """The test set in the same form; without it a fixed fifth of the data is held out."""
+    """The test set in the same form; without it a fixed fifth of the data is held out. An `sf.Dataset` has its own."""
     clients: Sequence[Any]
     """One data set per client, in place of `data` and of a partition."""
     encoder: nn.Module
@@ -177,6 +177,16 @@ def tuned_for(experiment: Experiment) -> Settings:
     original = recipes.RECIPES[experiment.name]()
     same = original.local == experiment.local and original.data.name == experiment.data.name
     return recipes.tuned(experiment.name) if same else {}
+
+
+def with_values(methods: Mapping[str, Experiment], tuned: Settings) -> dict[str, Experiment]:
+    """Experiments by name with the hyper-parameters of the same name; refuses values of which none is used."""
+    if not methods.keys() & tuned.keys():
+        raise ConfigError(
+            f"tuned= has values for {', '.join(tuned) or 'none'}, and methods= has {', '.join(methods) or 'none'}; "
+            "give values under the names of methods=, or leave tuned= out"
+        )
+    return {name: with_tuned(each, tuned[name]) if name in tuned else each for name, each in methods.items()}
 
 
 def untuned(methods: Mapping[str, Experiment], tuned: Settings, recipe: str | None = None) -> str | None:

@@ -17,6 +17,7 @@ from spherefed.api.inputs import (
     untuned,
     untuned_run,
     with_inputs,
+    with_values,
 )
 from spherefed.api.progress import show_progress
 from spherefed.api.result import OutputFolder, Result
@@ -113,19 +114,23 @@ def compare(
     """Run several methods for seeds 0 … n−1 on the same partitions.
 
     `methods` are names, `BASE` or `BASE+OVERLAY`, or experiments by name. `tuned` are hyper-parameters per method, from
-    `tune` or from a file of `spherefed tune`; by default those of the recipe. A warning names methods without any, and
-    all methods if you pass other data or another encoder than those that the recipe was tuned for.
+    `tune` or from a file of `spherefed tune`; by default those of the recipe, and for experiments their own. A warning
+    names methods without any, and all methods if you pass other data or another encoder than those that the recipe was
+    tuned for.
     """
     check_call(engine, inputs)
     named, in_memory = with_inputs(experiment, **inputs)
     if not isinstance(seeds, int):
         raise ConfigError(f"seeds must be the number of seeds, a whole number, got {seeds!r}; for example seeds=3")
-    if not isinstance(methods, Mapping):
-        check_methods(methods)
+    values = _settings(tuned, experiment)
     if isinstance(methods, Mapping):
         built = {name: with_inputs(each, **inputs)[0] for name, each in methods.items()}
+        if tuned is not None:
+            built = with_values(built, values)
+            if sentence := untuned({name: each for name, each in built.items() if name not in values}, {}):
+                warnings.warn(sentence, stacklevel=2)
     else:
-        values = _settings(tuned, experiment)
+        check_methods(methods)
         built = {name: with_method(named, name, values) for name in methods}
         other = experiment.name if tuned is None and values and exchanged(experiment, named) else None
         if (len(built) > 1 or other) and (sentence := untuned(built, values, other)):

@@ -43,6 +43,11 @@ def dataset_in_memory(
     (('cat', 'dog'), (4,), 8, 2)
     """
     if isinstance(data, Dataset):
+        if test is not None:
+            raise DataError(
+                f"test= was given beside a Dataset, which has a test part of {len(data.test)} examples; leave test= "
+                "out, or use dataclasses.replace(data, test=…)"
+            )
         return _named(data)
     if test is None and isinstance(data, Mapping) and {"train", "test"} <= data.keys():  # a DatasetDict
         data, test = data["train"], data["test"]
