@@ -8,6 +8,7 @@ import pytest
 
 import spherefed as sf
 from spherefed.data.columns import ByColumn, groups_by_column
+from spherefed.data.tables import load_table
 from spherefed.errors import ConfigError, DataError
 
 RNG = np.random.default_rng(0)
@@ -71,3 +72,53 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
         sf.run(experiment(), data=(FEATURES, LABELS), progress=False)
     with pytest.raises(DataError, match="no column 'ward'"):
         groups_by_column({"image": FEATURES, "label": LABELS}, "ward")
+
+
+MISSING: dict[str, Any] = {
+    "NaN": np.where(np.arange(120) % 5 == 3, np.nan, np.arange(120) % 3),
+    "None": [None if i % 5 == 3 else "north" for i in range(120)],
+    "NaN among texts": [float("nan") if i % 5 == 3 else "north" for i in range(120)],
+    "date": np.where(np.arange(120) % 5 == 3, np.datetime64("NaT"), np.datetime64("2020-01-01")),
+}
+
+
+@pytest.mark.parametrize("hospitals", MISSING.values(), ids=MISSING)
+def test_a_missing_value_names_no_client(hospitals: Any) -> None:
+    said = r"column 'hospital' has no value in row 3 \(24 such rows\).*fill them in, or remove"
+    with pytest.raises(DataError, match=said):
+        sf.run(experiment(), data={"image": FEATURES, "label": LABELS, "hospital": hospitals}, progress=False)
+    with pytest.raises(DataError, match=said):
+        ByColumn(column="hospital", clients=3).split_column({"hospital": np.asarray(hospitals, object)}, np.arange(120))
+
+
+@pytest.mark.parametrize("kind", ["float64", "Int64", "string", "category"])
+def test_a_missing_value_in_a_frame_or_a_table_names_no_client(kind: str, tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    hospital = pandas.Series(np.arange(120) % 3).astype("str" if kind in ("string", "category") else kind).astype(kind)
+    hospital = hospital.where(np.arange(120) % 5 != 3)
+    frame = pandas.DataFrame(FEATURES).assign(label=LABELS, hospital=hospital)
+    with pytest.raises(DataError, match=r"column 'hospital' has no value in row 3 \(24 such rows\)"):
+        groups_by_column(frame, "hospital")
+    frame.to_csv(tmp_path / "mine.csv", index=False)
+    with pytest.raises(DataError, match=r"column 'hospital' has no value in row 3 \(24 such rows\)"):
+        load_table(tmp_path / "mine.csv", client_column="hospital")
+
+
+def test_a_series_is_read_by_position() -> None:
+    pandas = pytest.importorskip("pandas")
+    order = np.random.default_rng(1).permutation(120)
+    columns = {"label": pandas.Series(LABELS)[order], "hospital": pandas.Series(HOSPITALS)[order]}
+    by_position = {name: series.to_numpy() for name, series in columns.items()}
+    inputs = {"image": FEATURES[order]}
+    for part, expected in zip(
+        groups_by_column(inputs | columns, "hospital"), groups_by_column(inputs | by_position, "hospital"), strict=True
+    ):
+        assert np.array_equal(part["label"], expected["label"])
+        assert np.array_equal(part["image"], expected["image"])
+
+
+def test_columns_of_unequal_lengths_are_named() -> None:
+    with pytest.raises(DataError, match="'hospital' has 120 values, column 'label' 119"):
+        groups_by_column({"label": LABELS[1:], "hospital": HOSPITALS}, "hospital")
+    with pytest.raises(DataError, match=r"one value per example, got an array of shape \(60, 2\)"):
+        groups_by_column({"label": LABELS[:60], "hospital": HOSPITALS.reshape(60, 2)}, "hospital")

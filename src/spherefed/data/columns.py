@@ -36,7 +36,7 @@ class ByColumn:
             usual = "they have no columns: use an arrays: file with such an array, a table:, or another partition.kind"
             known = suggest(self.column, columns) if columns else usual
             raise DataError(f"the data have no column {self.column!r} for partition.kind = 'by-column'; {known}")
-        column = np.asarray(columns[self.column])
+        column = _values(columns[self.column], self.column)
         values, different = column[rows], np.unique(column)  # a client without an example in use stays a client
         if len(different) != self.clients:
             raise ConfigError(
@@ -61,9 +61,34 @@ def groups_by_column(data: Any, column: str) -> list[Any]:
         raise DataError(
             f"the data have no column {column!r} for partition.kind = 'by-column'; {suggest(column, names)}"
         )
-    values = np.asarray(data[column])
+    values = _values(data[column], column)
     rows = [np.flatnonzero(values == value) for value in np.unique(values)]
     if is_frame:
         return [data.drop(columns=[column]).iloc[chosen] for chosen in rows]
-    others = [name for name in names if name != column]
-    return [{name: [data[name][int(i)] for i in chosen] for name in others} for chosen in rows]
+    # By position: a pandas Series is indexed by its labels.
+    others = {name: each.to_numpy() if hasattr(each, "iloc") else each for name, each in data.items() if name != column}
+    if unlike := [name for name, each in others.items() if len(each) != len(values)]:
+        raise DataError(
+            f"column {column!r} has {len(values)} values, column {unlike[0]!r} {len(others[unlike[0]])}; each example "
+            "needs one value in every column"
+        )
+    return [{name: [each[int(i)] for i in chosen] for name, each in others.items()} for chosen in rows]
+
+
+def _values(given: Any, column: str) -> NDArray[Any]:
+    """One value per example, none of them missing."""
+    # Numpy would turn None and NaN among texts into texts.
+    values = np.asarray(given, dtype=object if isinstance(given, list | tuple) else None)
+    if values.ndim != 1:
+        raise DataError(f"column {column!r} needs one value per example, got an array of shape {values.shape}")
+    if missing := [row for row, value in enumerate(values) if _is_missing(value)]:
+        raise DataError(
+            f"column {column!r} has no value in row {missing[0]} ({len(missing)} such rows), and by-column needs one "
+            "to find the client; fill them in, or remove these rows"
+        )
+    return np.asarray(given)
+
+
+def _is_missing(value: Any) -> bool:
+    """None, NaN and NaT, of which the last two differ from themselves, and pandas.NA."""
+    return value is None or type(value).__name__ == "NAType" or bool(value != value)  # noqa: PLR0124

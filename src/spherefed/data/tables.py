@@ -33,10 +33,9 @@ def load_table(path: Path, *, label_column: str | None = None, client_column: st
         part: _examples(frame, columns, label_numbers(raw[part], classes, f"{files[part]}, {label!r}"), files[part])
         for part, frame in frames.items()
     }
-    clients = (
-        {} if client_column not in frames["train"].columns else {str(client_column): frames["train"][client_column]}
-    )
-    named = {name: values.to_numpy() for name, values in clients.items()}
+    named = {}
+    if client_column is not None and client_column in frames["train"].columns:
+        named = {client_column: _column(frames["train"], client_column, files["train"])}
     if "test" not in made:
         train, test = fixed_split(_enough(len(made["train"]), path))
         named = {name: values[train.numpy()] for name, values in named.items()}
