@@ -167,6 +167,65 @@ def test_natural_clients_keep_their_own_data() -> None:
         assert torch.equal(data.train.inputs[indices], torch.from_numpy(x))
 
 
+class Folder(Rows):
+    """As torchvision's ImageFolder: numbers from 0, names in `classes`."""
+
+    def __init__(self, classes: list[str], y: list[int]) -> None:
+        super().__init__(np.arange(len(y), dtype=np.float32)[:, None], np.array(y))
+        self.classes = classes
+
+
+def test_classes_of_several_parts_are_matched_by_name() -> None:
+    clients = [Folder(["cat", "dog"], [0, 1, 1]), Folder(["dog", "horse"], [0, 1, 1])]
+    made, parts = clients_in_memory(clients, test=Folder(["cat", "horse"], [0, 1]))
+    assert made.classes == ("cat", "dog", "horse")
+    assert parts.label_counts.tolist() == [[1, 2, 0], [0, 1, 2]]
+    assert [made.classes[label] for label in made.test.labels] == ["cat", "horse"]
+    tested = dataset_in_memory(Folder(["b", "a"], [0, 1]), test=Folder(["a", "b"], [0, 1]))
+    assert (tested.classes, tested.test.labels.tolist()) == (("b", "a"), [1, 0])
+
+
+def test_parts_with_one_list_of_classes_keep_their_numbers() -> None:
+    made = dataset_in_memory(Folder(["b", "a", "c"], [0, 1]), test=Folder(["b", "a", "c"], [1, 1]))
+    assert (made.classes, made.train.labels.tolist(), made.test.labels.tolist()) == (("b", "a", "c"), [0, 1], [1, 1])
+    beside_numbers = dataset_in_memory(Folder(["b", "a", "c"], [0, 1]), test=(np.zeros((2, 1)), [2, 1]))
+    assert (beside_numbers.classes, beside_numbers.test.labels.tolist()) == (("b", "a", "c"), [2, 1])
+
+
+def test_parts_whose_labels_do_not_mean_the_same_are_refused() -> None:
+    named, other = Folder(["cat", "dog"], [0, 1]), Folder(["dog", "cat"], [0, 1])
+    numbers, texts = (np.zeros((2, 1)), [0, 1]), (np.zeros((2, 1)), ["1", "0"])
+    with pytest.raises(sf.DataError, match=r"differently \(cat, dog; dog, cat\), and test does not name its classes"):
+        clients_in_memory([named, other], test=numbers)
+    with pytest.raises(sf.DataError, match=r"clients\[1\]: labels must be in 0\.\.1, got 0\.\.2"):
+        clients_in_memory([named, Folder(["dog", "cat"], [0, 2])])
+    for parts in ((texts, numbers), (numbers, texts), (named, texts)):
+        with pytest.raises(sf.DataError, match=r"some parts have texts, such as '1', and others numbers, such as 0"):
+            dataset_in_memory(parts[0], test=parts[1])
+    nobody = (np.zeros((0, 1)), [])
+    assert clients_in_memory([texts, nobody], test=texts)[0].classes == ("0", "1")  # no label is no number
+
+
+def test_columns_of_several_frames_are_matched_by_name() -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"age": [30.0, 40.0], "dose": [1.0, 2.0], "label": [0, 1]})
+    other = frame[["dose", "label", "age"]]
+    expected = [[30.0, 1.0], [40.0, 2.0]]
+    made, _ = clients_in_memory([frame, other], test=other)
+    assert made.train.inputs.tolist() == expected * 2
+    assert made.test.inputs.tolist() == expected
+    assert dataset_in_memory(frame, test=other).test.inputs.tolist() == expected
+    assert dataset_in_memory(frame, test=frame).name == dataset_in_memory(frame, test=other).name
+    renamed = frame.rename(columns={"dose": "weight"})
+    with pytest.raises(sf.DataError, match=r"test has a column 'weight', and data has not; every part needs the same"):
+        dataset_in_memory(frame, test=renamed)
+    with pytest.raises(sf.DataError, match=r"clients\[0\] has a column 'dose', and clients\[1\] has not"):
+        clients_in_memory([frame, frame.drop(columns="dose")])
+    twice = pandas.DataFrame([[1.0, 2.0, 3.0, 0]] * 2, columns=["age", "dose", "age", "label"])
+    with pytest.raises(sf.DataError, match="test: two columns have one name"):
+        dataset_in_memory(frame, test=twice)
+
+
 def test_natural_clients_train_without_a_partition(tmp_path: Path) -> None:
     parts = [blobs(60, seed=1), blobs(30, seed=2), blobs(90, seed=3)]
     result = sf.run(experiment(), clients=parts, encoder=net(), out=tmp_path / "run", progress=False)

@@ -5,7 +5,7 @@ Nothing here imports those libraries: a pandas frame or a Hugging Face dataset i
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from spherefed.data.dataset import Dataset, check_finite, fixed_split
 from spherefed.data.examples import Examples
-from spherefed.data.labels import class_names, label_numbers
+from spherefed.data.labels import are_numbers, class_names, label_numbers, renumbered
 from spherefed.data.partition import Partition, partition_of
 from spherefed.errors import DataError
 from spherefed.tensors import digest
@@ -24,8 +24,18 @@ IMAGE_KEYS, LABEL_KEYS = ("image", "img", "inputs", "x"), ("label", "labels", "t
 """Columns that are used if the caller names none."""
 CHANNELS = (1, 3, 4)
 
-Columns = tuple[Any, Any, tuple[str, ...]]
-"""Inputs, labels, and the names of the classes if the data say so."""
+
+class Columns(NamedTuple):
+    """Inputs and labels of one part of the data, and what the part says about them."""
+
+    where: str
+    """The part, for messages."""
+    inputs: Any
+    labels: Any
+    classes: tuple[str, ...] = ()
+    """Names of the classes in the order of their numbers."""
+    features: tuple[Any, ...] = ()
+    """Names of the columns of the inputs."""
 
 
 def dataset_in_memory(
@@ -51,11 +61,11 @@ def dataset_in_memory(
         return _named(data)
     if test is None and isinstance(data, Mapping) and {"train", "test"} <= data.keys():  # a DatasetDict
         data, test = data["train"], data["test"]
-    train = _columns(data, image_key, label_key, "data")
-    tested = None if test is None else _columns(test, image_key, label_key, "test")
-    classes, unnamed = class_names([train[1], *([] if tested is None else [tested[1]])], train[2])
-    examples = _examples(train, classes, "data")
-    if tested is None:
+    given = {"data": data} if test is None else {"data": data, "test": test}
+    columns = _aligned([_columns(each, image_key, label_key, where) for where, each in given.items()])
+    classes, unnamed = class_names([each.labels for each in columns], columns[0].classes)
+    examples = _examples(columns[0], classes)
+    if test is None:
         if len(examples) < 2:
             raise DataError(
                 f"data: {len(examples)} example(s) are too few for a training and a test part, which need one each; "
@@ -64,7 +74,7 @@ def dataset_in_memory(
         kept, left = fixed_split(len(examples))
         parts = examples.take(kept), examples.take(left)
     else:
-        parts = examples, _examples(tested, classes, "test")
+        parts = examples, _examples(columns[1], classes)
     _check_classes(classes)
     return _named(
         Dataset(
@@ -82,29 +92,62 @@ def clients_in_memory(
     """
     if not clients:
         raise DataError("clients= needs at least one data set, got none; give a list with one data set per client")
-    columns = [_columns(each, image_key, label_key, f"clients[{k}]") for k, each in enumerate(clients)]
-    tested = None if test is None else _columns(test, image_key, label_key, "test")
-    raw = [each[1] for each in columns] + ([] if tested is None else [tested[1]])
-    classes, unnamed = class_names(raw, columns[0][2])
+    sources = {f"clients[{k}]": each for k, each in enumerate(clients)} | ({} if test is None else {"test": test})
+    columns = _aligned([_columns(each, image_key, label_key, where) for where, each in sources.items()])
+    classes, unnamed = class_names([each.labels for each in columns], columns[0].classes)
     _check_classes(classes)
-    given = [_examples(each, classes, f"clients[{k}]") for k, each in enumerate(columns)]
+    given = [_examples(each, classes) for each in columns[: len(clients)]]
     shapes = {tuple(each.inputs.shape[1:]) for each in given}
     if len(shapes) > 1:
         raise DataError(
             f"every client's inputs need the same shape, got {', '.join(map(str, sorted(shapes)))}; reshape or pad them"
         )
-    if tested is None:
+    if test is None:
         nothing = torch.zeros(0, dtype=torch.int64)
         splits = [fixed_split(len(each)) if len(each) > 1 else (torch.arange(len(each)), nothing) for each in given]
         test_part = _joined([each.take(left) for each, (_, left) in zip(given, splits, strict=True)])
         given = [each.take(kept) for each, (kept, _) in zip(given, splits, strict=True)]
     else:
-        test_part = _examples(tested, classes, "test")
+        test_part = _examples(columns[-1], classes)
     train = _joined(given)
     ends = np.cumsum([len(each) for each in given])
     parts = tuple(np.split(np.arange(len(train), dtype=np.int64), ends[:-1]))
     made = _named(Dataset(name="memory", train=train, test=test_part, classes=classes, unnamed_classes=unnamed), parts)
     return made, partition_of(parts, train.labels.numpy(), len(classes))
+
+
+def _aligned(parts: list[Columns]) -> list[Columns]:
+    """The same parts with the columns of frames in one order, and with class numbers of one list of names."""
+    frames = [part for part in parts if part.features]
+    parts = [_in_order(part, frames[0]) if part.features else part for part in parts]
+    lists = dict.fromkeys(part.classes for part in parts if part.classes)
+    if len(lists) < 2:
+        return parts
+    if unnamed := [part.where for part in parts if not part.classes and are_numbers(part.labels, part.where)]:
+        raise DataError(
+            f"labels: parts of the data number their classes differently ({'; '.join(map(', '.join, lists))}), and "
+            f"{unnamed[0]} does not name its classes; give the labels as texts in all parts"
+        )
+    classes = tuple(dict.fromkeys(name for names in lists for name in names))
+    return [
+        part._replace(labels=renumbered(part.labels, part.classes, classes, part.where), classes=classes)
+        for part in parts
+    ]
+
+
+def _in_order(part: Columns, first: Columns) -> Columns:
+    """The part with its columns in the order of the first frame."""
+    if part.features == first.features:
+        return part
+    for one, other in ((part, first), (first, part)):
+        if unlike := [name for name in one.features if name not in other.features]:
+            raise DataError(
+                f"{one.where} has a column {unlike[0]!r}, and {other.where} has not; every part needs the same columns"
+            )
+    if len(part.features) != len(first.features) or len({*part.features}) < len(part.features):
+        raise DataError(f"{part.where}: two columns have one name, and columns are matched by name; rename one of them")
+    order = [part.features.index(name) for name in first.features]
+    return part._replace(inputs=part.inputs[:, order], features=first.features)
 
 
 def _check_classes(classes: tuple[str, ...]) -> None:
@@ -122,28 +165,27 @@ def _columns(data: Any, image_key: str | None, label_key: str | None, where: str
         )
     if hasattr(data, "columns") and hasattr(data, "to_numpy"):  # pandas
         label = find_column(label_key, LABEL_KEYS, list(data.columns), f"{where}: label_key")
-        return data.drop(columns=[label]).to_numpy(), data[label].to_numpy(), ()
+        inputs = data.drop(columns=[label])
+        return Columns(where, inputs.to_numpy(), data[label].to_numpy(), features=tuple(inputs.columns))
     if hasattr(data, "column_names") and hasattr(data, "features"):  # Hugging Face
         names = list(data.column_names)
         image, label = _keys(image_key, label_key, names, where)
-        return list(data[image]), np.asarray(data[label]), tuple(getattr(data.features[label], "names", None) or ())
+        classes = tuple(getattr(data.features[label], "names", None) or ())
+        return Columns(where, list(data[image]), np.asarray(data[label]), classes)
     if isinstance(data, Mapping):
         image, label = _keys(image_key, label_key, list(data), where)
-        return data[image], data[label], ()
+        return Columns(where, data[image], data[label])
     if isinstance(data, tuple) and len(data) == 2:
-        return data[0], data[1], ()
+        return Columns(where, data[0], data[1])
     if hasattr(data, "__getitem__") and hasattr(data, "__len__") and not isinstance(data, list | np.ndarray | Tensor):
         rows = [_row(data[i], image_key, label_key, where) for i in range(len(data))]  # torch
-        classes = getattr(data, "classes", None) or ()
-        return [x for x, _ in rows], [_scalar(y) for _, y in rows], tuple(map(str, classes))
+        classes = tuple(map(str, getattr(data, "classes", None) or ()))
+        return Columns(where, [x for x, _ in rows], [_scalar(y) for _, y in rows], classes)
     if isinstance(data, Iterable) and not isinstance(data, str | np.ndarray | Tensor):
         batches = [_row(batch, image_key, label_key, where) for batch in data]
         if batches:
-            return (
-                torch.cat([torch.as_tensor(x) for x, _ in batches]),
-                np.concatenate([_raw(y) for _, y in batches]),
-                (),
-            )
+            inputs = torch.cat([torch.as_tensor(x) for x, _ in batches])
+            return Columns(where, inputs, np.concatenate([_raw(y) for _, y in batches]))
     raise DataError(
         f"{where} is a {type(data).__name__}; allowed are (X, y), a torch Dataset, a Hugging Face dataset, a dict of "
         "columns, a pandas frame with a label column, or a list of batches"
@@ -180,8 +222,9 @@ def find_column(given: str | None, usual: tuple[str, ...], names: list[str], whe
     return found[0]
 
 
-def _examples(columns: Columns, classes: tuple[str, ...], where: str) -> Examples:
-    inputs, labels = _inputs(columns[0], where), label_numbers(columns[1], classes, where)
+def _examples(columns: Columns, classes: tuple[str, ...]) -> Examples:
+    where = columns.where
+    inputs, labels = _inputs(columns.inputs, where), label_numbers(columns.labels, classes, where)
     if len(inputs) != len(labels):
         raise DataError(f"{where}: {len(inputs)} inputs but {len(labels)} labels; each input needs one label")
     check_finite(inputs, where)  # before the split, so that the index is one of the caller's

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from spherefed.errors import DataError
@@ -22,6 +23,13 @@ def class_names(parts: Sequence[Any], names: tuple[str, ...] = ()) -> tuple[tupl
     (('0', '1', '2'), True)
     """
     arrays = [_array(part, "labels") for part in parts]
+    texts = [array[0] for array in arrays if array.size and _is_text(array)]
+    numbers = [array[0] for array in arrays if array.size and not _is_text(array)]
+    if texts and numbers:
+        raise DataError(
+            f"labels: some parts have texts, such as {str(texts[0])!r}, and others numbers, such as {numbers[0]}; give "
+            "texts or class numbers in all of them"
+        )
     if any(_is_text(array) for array in arrays):
         return tuple(sorted({str(label) for array in arrays for label in array})), False
     most = max((int(array.max()) for array in arrays if array.size), default=-1)
@@ -38,6 +46,25 @@ def class_names(parts: Sequence[Any], names: tuple[str, ...] = ()) -> tuple[tupl
     return tuple(str(number) for number in range(most + 1)), True
 
 
+def are_numbers(labels: Any, where: str) -> bool:
+    """Whether there are labels, and they are class numbers."""
+    array = _array(labels, where)
+    return bool(array.size) and not _is_text(array)
+
+
+def renumbered(labels: Any, names: tuple[str, ...], classes: tuple[str, ...], where: str) -> NDArray[Any]:
+    """Labels that number the classes `names`, as numbers of `classes`, which has these names too; texts stay.
+
+    >>> renumbered([0, 1, 1], ("dog", "horse"), ("cat", "dog", "horse"), "test").tolist()
+    [1, 2, 2]
+    """
+    array = _array(labels, where)
+    if _is_text(array):
+        return array
+    _check_range(array, len(names), where)
+    return np.array([classes.index(name) for name in names], dtype=np.int64)[array.astype(np.int64)]
+
+
 def label_numbers(labels: Any, classes: tuple[str, ...], where: str) -> Tensor:
     """Class numbers (n,) of labels that are texts or class numbers."""
     array = _array(labels, where)
@@ -47,9 +74,13 @@ def label_numbers(labels: Any, classes: tuple[str, ...], where: str) -> Tensor:
         if unknown:
             raise DataError(f"{where}: label {unknown[0]!r} is not one of the classes {', '.join(classes)}")
         return torch.tensor([numbers[str(label)] for label in array], dtype=torch.int64)
-    if array.size and (array.min() < 0 or array.max() >= len(classes)):
-        raise DataError(f"{where}: labels must be in 0..{len(classes) - 1}, got {array.min()}..{array.max()}")
+    _check_range(array, len(classes), where)
     return torch.from_numpy(array.astype(np.int64))
+
+
+def _check_range(array: NDArray[Any], num_classes: int, where: str) -> None:
+    if array.size and (array.min() < 0 or array.max() >= num_classes):
+        raise DataError(f"{where}: labels must be in 0..{num_classes - 1}, got {array.min()}..{array.max()}")
 
 
 def _array(labels: Any, where: str) -> np.ndarray:
