@@ -20,12 +20,15 @@ FINISHED = (
     "start.json",
     "rounds.jsonl",
     "rejections.jsonl",
-    "statistics.safetensors",
     "model.safetensors",
-    "result.json",
     "diagnostics.safetensors",
+    "result.json",
+    "statistics.safetensors",
 )
-"""Files that are final when the run is finished; some runs have no rejections or statistics."""
+"""Files that are final when the run is finished; some runs have no rejections or statistics.
+
+They are written in this order: a run with a result is finished, and a change of its head can be repeated until the new
+statistics are there."""
 
 
 def sha256(content: bytes) -> str:
@@ -43,7 +46,7 @@ def begin_files(folder: Path, contents: Mapping[str, bytes]) -> None:
 
 
 def finish_files(folder: Path, contents: Mapping[str, bytes], *, client_states: str | None = None) -> None:
-    """Write the last files of a run in this order, each atomically, with the digests of everything that is final now.
+    """Write the last files of a run as `FINISHED` orders them, atomically, with digests of everything that is final.
 
     While they are replaced, the old and the new content are both valid: a run that is killed in between stays whole.
     `client_states` is the digest of all client states together.
@@ -57,8 +60,8 @@ def finish_files(folder: Path, contents: Mapping[str, bytes], *, client_states: 
     new = {name: [sha256(content)] for name, content in contents.items()}
     both |= {name: [*dict.fromkeys([*before.get(name, ()), *values])] for name, values in new.items()}
     write_bytes(folder / DIGESTS, json_bytes(both))
-    for name, content in contents.items():
-        write_bytes(folder / name, content)
+    for name in sorted(contents, key=FINISHED.index):
+        write_bytes(folder / name, contents[name])
     if any(len(both[name]) > 1 for name in new):
         write_bytes(folder / DIGESTS, json_bytes(both | new))
 

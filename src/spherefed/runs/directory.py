@@ -225,20 +225,10 @@ class RunDirectory:
         """What clients keep between rounds; its stamps follow the checkpoints."""
         return StateDirectory(self.path / STATES)
 
-    def finish(
-        self,
-        model: ModelState,
-        result: Mapping[str, Any],
-        more: Mapping[str, bytes] | None = None,
-        *,
-        last: Mapping[str, bytes] | None = None,
-    ) -> None:
-        """Write the final model, `more` files, the result and the `last` files, with the digests of all that is final.
-
-        A run with a result is finished; a change of it can be repeated until its last file is there.
-        """
+    def finish(self, model: ModelState, result: Mapping[str, Any], more: Mapping[str, bytes] | None = None) -> None:
+        """Write the final model, `more` files and the result, with the digests of everything that is final now."""
         contents = {"model.safetensors": tensors_to_bytes(model.tensors(), {}), **(more or {})}
-        contents |= {"result.json": json_bytes(result), **(last or {})}
+        contents["result.json"] = json_bytes(result)
         if not (self.path / STATES).is_dir():
             finish_files(self.path, contents)
             return

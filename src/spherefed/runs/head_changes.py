@@ -73,8 +73,7 @@ def change_head(run: Path, client: int, action: Action, *, data_root: str | None
         }
         # The statistics come last: killed before that, the run is as before and the change can be made again.
         statistics = HeadStatistics(changed.total, changed.clients, changes).to_bytes()
-        files = _diagnostics(run, found, changed.total)
-        directory.finish(new_model, new_result, files, last={STATISTICS: statistics})
+        directory.finish(new_model, new_result, {**_diagnostics(run, found, changed.total), STATISTICS: statistics})
         if action == "forget":
             client_statistics(run, client).unlink(missing_ok=True)
     return record
