@@ -49,6 +49,19 @@ def test_against_fedavg_sphere_fed_sends_one_order_of_magnitude_less_and_not_two
     assert min(against["CCVR"].bytes_factor, against["CCVR"].flops_factor) > 100
 
 
+def test_by_operation_neither_method_computes_a_hundred_times_as_much() -> None:
+    """Two operations per weight and example, six per weight and step; 79 steps of 64 for 5,000 examples of a client."""
+    against = {less.against: less.operations_factor for less in table_1().reductions}
+    l, C, N, M = 1280, 100, 50_000, 500 * 100  # noqa: E741
+    ffc = 2 * N * l * (l + C)
+    training = l * C * (2 * N * 10 * 100 + 6 * 10 * 79 * 10 * 100)
+    assert against["FedAvg"] == pytest.approx(training / ffc)
+    refit = 100 * l * C * (2 * M + 6 * 782)
+    statistics = 2 * N * l**2 + C * l**3 / 3 + 2 * M * l**2
+    assert against["CCVR"] == pytest.approx((training + statistics + refit) / ffc)
+    assert 50 < against["FedAvg"] < against["CCVR"] < 100
+
+
 DIGITS = Setting(dim=64, num_classes=10, num_examples=300, rounds=2, epochs=1, num_clients=3)
 
 

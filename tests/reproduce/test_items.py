@@ -539,6 +539,18 @@ def test_a_training_that_is_repeated_for_another_cell_keeps_its_record(tmp_path:
     assert calibrated["accuracy"]["trained"] != 0.1
 
 
+def test_a_reduction_that_two_counts_of_operations_disagree_about_is_not_decided() -> None:
+    (item,) = find_items("table1", find_scale("tiny"))
+    assert item.computed is not None
+    verdicts = {claim["text"]: claim for claim in item.computed()["verdicts"]}
+    for method, factors in {"FedAvg": ("108.7", "75.9"), "CCVR": ("121.8", "85.7")}.items():
+        claim = verdicts[f"over two orders of magnitude less computation than {method}"]
+        assert claim["verdict"] == "not decided"
+        assert all(factor in claim["reason"] for factor in factors)
+        assert verdicts[f"the classifier is more efficient than that of {method}"]["verdict"] == "holds"
+    assert verdicts["over two orders of magnitude less communication than FedAvg"]["verdict"] == "does not hold"
+
+
 def test_computed_claims_and_measured_ones_share_a_page(tmp_path: Path) -> None:
     scale = find_scale("tiny")
     found = [summarize_item(item, scale, [0], Store(tmp_path), "c") for item in find_items("table1,table9", scale)]

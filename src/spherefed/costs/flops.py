@@ -28,6 +28,11 @@ def head_training_flops(setting: Setting) -> int:
     passes = setting.num_examples * setting.epochs * setting.rounds
     steps_per_epoch = setting.num_clients * -(-setting.client_examples // setting.batch_size)
     steps = steps_per_epoch * setting.epochs * setting.rounds
+    return _sgd_flops(setting, passes, steps)
+
+
+def _sgd_flops(setting: Setting, passes: int, steps: int) -> int:
+    """Training of the head by operation: l C · (2 · examples + 6 · steps)."""
     return setting.dim * setting.num_classes * (2 * passes + 6 * steps)
 
 
@@ -45,6 +50,17 @@ def ccvr_flops(setting: Setting) -> int:
     """FedAvg, plus moments on the clients, plus sampling and refit on the server."""
     refit = setting.refit_epochs * ccvr_refit_epoch_flops(setting)
     return fedavg_flops(setting) + ccvr_moments_flops(setting) + ccvr_sampling_flops(setting) + refit
+
+
+def ccvr_operations(setting: Setting) -> int:
+    """The same, with the head's training on the clients and in the refit counted by operation.
+
+    Unstated in the paper: the refit's batch size and optimizer. Here: those of local training.
+    """
+    virtual = setting.num_virtual * setting.num_classes
+    steps = setting.refit_epochs * -(-virtual // setting.batch_size)
+    refit = _sgd_flops(setting, setting.refit_epochs * virtual, steps)
+    return head_training_flops(setting) + ccvr_moments_flops(setting) + ccvr_sampling_flops(setting) + refit
 
 
 def ccvr_moments_flops(setting: Setting) -> int:
