@@ -25,7 +25,7 @@ from spherefed.reproduce.headline import headline_columns, headline_page, write_
 from spherefed.reproduce.item import Cell, Claim, Item
 from spherefed.reproduce.judging import judge, judge_claim, quantity
 from spherefed.reproduce.methods import BABU, CCVR, OURS, base_of
-from spherefed.reproduce.page import claims_page, index_page, mean_text
+from spherefed.reproduce.page import claims_page, index_page, item_page, mean_text
 from spherefed.reproduce.rates import rate_search
 from spherefed.reproduce.scales import COLUMNS, SCALES
 from spherefed.reproduce.store import Store, record_of_failure
@@ -551,12 +551,58 @@ def test_a_reduction_that_two_counts_of_operations_disagree_about_is_not_decided
     assert verdicts["over two orders of magnitude less communication than FedAvg"]["verdict"] == "does not hold"
 
 
+def test_pages_say_how_many_seeds_were_run_and_not_how_many_were_asked_for(tmp_path: Path) -> None:
+    scale, store, item = find_scale("tiny"), Store(tmp_path), small_item()
+    seeds = [0, 1, 2]
+
+    def pages() -> tuple[str, str, str]:
+        found = summarize_item(item, scale, seeds, store, "spherefed reproduce table9")
+        return item_page(found), index_page([found]).splitlines()[-1], claims_page([found])
+
+    page, index, _ = pages()
+    assert "Made by `spherefed reproduce table9` (not run); do not edit. 5 of 5 cells have fewer seeds" in page
+    assert "| tiny | – | 3 not run |" in index
+    for number, experiment in enumerate(item.experiments()):
+        for seed in seeds[: 3 if number else 2]:
+            record = record_of_failure("diverged") if seed == 2 else made_up_record(0.1, 0.2) | {"local_only": 0.1}
+            store.add(experiment.with_seed(seed), record, None)
+    page, index, claims = pages()
+    assert "`spherefed reproduce table9` (partly run); do not edit. " in page
+    assert "| tiny | 2–3 |" in index
+    assert "| item | claim | paper | tiny | n |" in claims
+    assert "| 2 (+ 1 diverged) |" in claims
+    store.add(item.experiments()[0].with_seed(2), record_of_failure("diverged"), None)
+    page, index, _ = pages()
+    assert "Made by `spherefed reproduce table9`; do not edit." in page
+    assert "| tiny | 3 |" in index
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("rounds", '30 in "IID (30 rounds'),
+        ("fig3", '30 in "FedAvg, 30 rounds", "SphereFed, 30 rounds". Seeds'),
+        ("table5", '50 in "E = 1". Seeds'),
+        ("table2", ""),
+    ],
+)
+def test_a_page_names_the_columns_or_rows_with_another_number_of_rounds(name: str, said: str, tmp_path: Path) -> None:
+    scale = find_scale("laptop")
+    (item,) = find_items(name, scale)
+    page = item_page(summarize_item(item, scale, [0], Store(tmp_path), "c"))
+    protocol = f"Scale `laptop`: {scale.description}. "
+    assert protocol + (f"Other numbers of rounds: {said}" if said else "Seeds: 0;") in page
+    for cell in item.cells:
+        if "(10 rounds" in cell.column or "(30 rounds" in cell.column:
+            assert (f'"{cell.column}"' in page) == ("(30 rounds" in cell.column)
+
+
 def test_computed_claims_and_measured_ones_share_a_page(tmp_path: Path) -> None:
     scale = find_scale("tiny")
     found = [summarize_item(item, scale, [0], Store(tmp_path), "c") for item in find_items("table1,table9", scale)]
     page = claims_page(found)
-    assert "| table1 | SphereFed: 7 MB | – | [holds](results/tiny/table1.md) |" in page
-    assert "| table9 | a fixed random head helps | +1.01 | [not run](results/tiny/table9.md) |" in page
+    assert "| table1 | SphereFed: 7 MB | – | [holds](results/tiny/table1.md) | – |" in page
+    assert "| table9 | a fixed random head helps | +1.01 | [not run](results/tiny/table9.md) | – |" in page
     assert index_page(found).count("](tiny/") == 2
 
 

@@ -17,7 +17,7 @@ Plain = Mapping[str, Any]
 
 def item_page(found: Plain) -> str:
     """The item as Markdown."""
-    parts = [f"# {found['title']}", f"**Claim.** {found['claim']}", f"Made by `{found['command']}`; do not edit."]
+    parts = [f"# {found['title']}", f"**Claim.** {found['claim']}", _made_by(found)]
     if "computed" in found:
         parts += _computed(found)
     else:
@@ -25,6 +25,24 @@ def item_page(found: Plain) -> str:
     if found["deviations"]:
         parts.append("## Deviations\n" + "\n".join(f"- {line}" for line in found["deviations"]))
     return "\n\n".join(parts) + "\n"
+
+
+def _made_by(found: Plain) -> str:
+    """The command, and whether it would train more than the page shows."""
+    cells = [cell for cell in found.get("cells", []) if cell["digest"] is not None]
+    missing = [cell for cell in cells if _num_run(cell) < len(found["seeds"])]
+    if not missing:
+        return f"Made by `{found['command']}`; do not edit."
+    how = "partly run" if any(map(_num_run, cells)) else "not run"
+    return (
+        f"Made by `{found['command']}` ({how}); do not edit. {len(missing)} of {len(cells)} cells have fewer seeds "
+        "than the command asks for, or none; without `--no-training` it trains them."
+    )
+
+
+def _num_run(cell: Plain) -> int:
+    """Number of seeds of a cell that were run, also those that diverged."""
+    return (0 if cell["ours"] is None else int(cell["ours"]["seeds"])) + len(cell["failed"])
 
 
 def _computed(found: Plain) -> list[str]:
@@ -45,7 +63,8 @@ def _measured(found: Plain) -> list[str]:
     cause = found["likely_cause"]
     time = in_words(found["seconds"]) + _alone(found["cells"])
     return [
-        f"Scale `{found['scale']}`: {found['protocol']}. Seeds: {seeds}; every line says how many of them it has. "
+        f"Scale `{found['scale']}`: {found['protocol']}. {_other_rounds(found['other_rounds'])}"
+        f"Seeds: {seeds}; every line says how many of them it has. "
         f"Trainings per seed: {found['trainings']}. Computing time: {time}.",
         "## Verdicts\n"
         + _claims(found["claims"])
@@ -56,6 +75,12 @@ def _measured(found: Plain) -> list[str]:
         *picture,
         "## What it was computed with\n" + _provenance(found),
     ]
+
+
+def _other_rounds(names: Mapping[str, Sequence[str]]) -> str:
+    """The columns or rows whose number of rounds is not that of the protocol."""
+    words = "; ".join(f"{rounds} in " + ", ".join(f'"{name}"' for name in which) for rounds, which in names.items())
+    return f"Other numbers of rounds: {words}. " if words else ""
 
 
 def _alone(cells: Sequence[Plain]) -> str:
@@ -72,10 +97,14 @@ def _claims(claims: Sequence[Plain]) -> str:
     for claim in claims:
         size = "–" if claim["paper"] is None else f"{claim['paper']:+.2f}"
         margin = "" if claim["margin"] is None else f" (margin ±{claim['margin']:g})"
-        seeds = "–" if claim["ours"] is None else str(claim["ours"]["seeds"])
-        lost = f" (+ {len(claim['diverged'])} diverged)" if claim["diverged"] else ""
-        rows.append([claim["text"], size + margin, signed_text(claim["ours"]), seeds + lost, claim["verdict"]])
+        rows.append([claim["text"], size + margin, signed_text(claim["ours"]), _seeds(claim), claim["verdict"]])
     return table(["claim", "paper", "ours", "seeds", "verdict"], rows)
+
+
+def _seeds(claim: Plain) -> str:
+    """Number of seeds of a claim, and how many diverged."""
+    seeds = "–" if claim["ours"] is None else str(claim["ours"]["seeds"])
+    return seeds + (f" (+ {len(claim['diverged'])} diverged)" if claim["diverged"] else "")
 
 
 def _cells(cells: Sequence[Plain]) -> str:
@@ -163,18 +192,24 @@ def claims_page(items: Sequence[Plain]) -> str:
             line = lines.setdefault((found["item"], claim["text"]), {"paper": claim.get("paper")})
             page = f"results/{found['scale']}/{found['item']}.md"
             ours = "" if claim.get("ours") is None else f" ({signed_text(claim['ours'])})"
-            line[found["scale"] if "ours" in claim else "formula"] = f"[{claim['verdict']}]({page}){ours}"
+            verdict = f"[{claim['verdict']}]({page}){ours}"
+            if "ours" in claim:
+                line[found["scale"]] = [verdict, _seeds(claim)]
+            else:
+                line["formula"] = [verdict, "–"]
     rows = []
     for (item, text), line in lines.items():
         size = "–" if line["paper"] is None else f"{line['paper']:+.2f}"
-        rows.append([item, text, size, *(line.get(scale) or line.get("formula", "–") for scale in scales)])
+        findings = [line.get(scale) or line.get("formula", ["–", "–"]) for scale in scales]
+        rows.append([item, text, size, *(part for finding in findings for part in finding)])
     head = "# Claims of the paper\n\nMade by `spherefed reproduce`; do not edit. Numbers are differences in points of "
-    head += "accuracy where nothing else is said. Claims *beyond the paper* are ours. " + RULE
+    head += "accuracy where nothing else is said; n is the number of seeds. Claims *beyond the paper* are ours. " + RULE
     head += (
         " Every claim is judged by itself: of a hundred differences that are really 0, two or three hold by chance. "
     )
     head += "Items share trainings, so some lines are about the same runs."
-    return head + "\n\n" + table(["item", "claim", "paper", *scales], rows) + "\n"
+    header = ["item", "claim", "paper", *(name for scale in scales for name in (scale, "n"))]
+    return head + "\n\n" + table(header, rows) + "\n"
 
 
 def index_page(items: Sequence[Plain]) -> str:
@@ -184,8 +219,10 @@ def index_page(items: Sequence[Plain]) -> str:
         claims = found["computed"]["verdicts"] if "computed" in found else found["claims"]
         counts = Counter(claim["verdict"] for claim in claims)
         verdicts = ", ".join(f"{number} {verdict}" for verdict, number in sorted(counts.items()))
-        seeds = "–" if "computed" in found else str(len(found["seeds"]))
+        numbers = [number for cell in found.get("cells", []) if (number := _num_run(cell))]
+        seeds = "–" if not numbers else "–".join(str(number) for number in sorted({min(numbers), max(numbers)}))
         where = f"{found['scale']}/{found['item']}.md"
         rows.append([f"[{found['title']}]({where})", "–" if "computed" in found else found["scale"], seeds, verdicts])
-    text = "# Results\n\nMade by `spherefed reproduce`; do not edit. One line per claim: [claims](../claims.md)."
+    text = "# Results\n\nMade by `spherefed reproduce`; do not edit. One line per claim: [claims](../claims.md). "
+    text += "Seeds: the fewest and the most of the cells that were run."
     return text + "\n\n" + table(["item", "scale", "seeds", "claims"], rows) + "\n"

@@ -37,6 +37,7 @@ def summarize_item(item: Item, scale: Scale, seeds: Sequence[int], store: Store,
     failed = any(claim["verdict"] == "does not hold" for claim in claims)
     return found | {
         "protocol": scale.description,
+        "other_rounds": _other_rounds(item, scale),
         "configuration": to_plain(scale.template, defaults=False),
         "dataset": _dataset(item, store),
         "seeds": list(seeds),
@@ -50,6 +51,19 @@ def summarize_item(item: Item, scale: Scale, seeds: Sequence[int], store: Store,
         "curves": _curves(item, records),
         **_maps(item, records),
     }
+
+
+def _other_rounds(item: Item, scale: Scale) -> dict[str, list[str]]:
+    """Number of rounds → the columns that have it instead of the scale's; rows, where columns have several numbers."""
+    cells = [(cell, cell.experiment.rounds) for cell in item.cells if cell.experiment is not None]
+    by_column = [(cell.column, rounds) for cell, rounds in cells]
+    by_row = [(cell.row, rounds) for cell, rounds in cells]
+    unique = len(set(by_column)) == len({column for column, _ in by_column})
+    found: dict[str, list[str]] = {}
+    for name, rounds in dict.fromkeys(by_column if unique else by_row):
+        if rounds != scale.template.rounds:
+            found.setdefault(str(rounds), []).append(name)
+    return found
 
 
 def _tuning(scale: str) -> dict[str, Any]:
