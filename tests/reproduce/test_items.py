@@ -539,6 +539,15 @@ def test_a_training_that_is_repeated_for_another_cell_keeps_its_record(tmp_path:
     assert calibrated["accuracy"]["trained"] != 0.1
 
 
+@pytest.mark.parametrize("scale", SCALES)
+def test_no_claim_of_figure_3_is_about_a_model_that_is_compared_with_itself(scale: str) -> None:
+    (item,) = find_items("fig3", find_scale(scale))
+    alone = {cell.key for cell in item.cells if cell.experiment and cell.experiment.partition == Iid(clients=1)}
+    assert len(alone) == 2
+    assert not [claim.text for claim in item.claims if alone & {*claim.plus, *claim.minus}]
+    assert any("only a reference" in line for line in item.deviations)
+
+
 def test_a_reduction_that_two_counts_of_operations_disagree_about_is_not_decided() -> None:
     (item,) = find_items("table1", find_scale("tiny"))
     assert item.computed is not None
