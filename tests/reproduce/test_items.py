@@ -111,6 +111,38 @@ def test_the_sizes_of_claims_are_those_of_the_printed_cells() -> None:
     assert checked > 150
 
 
+@pytest.mark.parametrize("scale", SCALES)
+def test_a_growing_gain_is_judged_from_half_to_a_tenth_where_the_paper_contradicts_itself(scale: str) -> None:
+    (item,) = find_items("table2", find_scale(scale))
+    sizes = {claim.text: claim.paper for claim in item.claims if "gains more at α = 0.1 than at α = 0.5" in claim.text}
+    steps = {base: gains[2][2] - gains[2][1] for base, gains in PRINTED_GAINS.items()}
+    assert list(sizes.values()) == pytest.approx(list(steps.values()), abs=0.006)
+    assert [size > 0 for size in steps.values()] == [False, False, True, False]
+
+
+def test_up_to_6_percent_is_the_largest_gain_of_table_2() -> None:
+    (item,) = find_items("table2", find_scale("paper"))
+    (claim,) = [claim for claim in item.claims if claim.text.startswith('"up to 6 %"')]
+    printed = {cell.key: cell.paper or 0 for cell in item.cells}
+    gains = [
+        printed[f"{base} + SphereFed", column] - printed[base, column]
+        for base in ("FedAvg", "FedProx", "FedNova", "FedOpt")
+        for column in COLUMNS
+    ]
+    assert claim.paper == max(gains)
+    assert printed[claim.plus[0]] - printed[claim.minus[0]] == max(gains)
+    assert claim.least == 5.5
+
+
+def test_items_by_formula_say_where_the_accuracies_of_the_paper_are() -> None:
+    table1, fig5 = find_items("table1,fig5", find_scale("paper"))
+    numbers = TABLE_2["fedavg"][1]
+    (said,) = [line for line in table1.deviations if "column of accuracies" in line]
+    assert "item `table2`" in said
+    assert all(f"{numbers[row]:.2f}" in said for row in ("", CCVR, OURS))
+    assert any("Fig. 5e" in line and "item `table2`" in line for line in fig5.deviations)
+
+
 def test_a_claim_that_a_training_diverges_counts_the_seeds_in_which_it_does() -> None:
     claim = Claim(text="", plus=(("a", ""),), measure="diverged", paper=1.0)
     assert quantity(claim, {}, [("a", "")]) == 1.0

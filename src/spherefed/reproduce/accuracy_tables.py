@@ -58,6 +58,7 @@ def table2(scale: Scale) -> Item:
             claims += block_claims(base, column, paper)
         claims += _skew_claims(base, columns)
     claims += _gaps_of_fednova()
+    claims.append(_largest_gain())
     for column in COLUMNS:
         cells += reference_cells(scale, column)
     return Item(
@@ -66,25 +67,36 @@ def table2(scale: Scale) -> Item:
         claim="SphereFed improves every base algorithm, more than CCVR and BABU do, and more where data differ more.",
         cells=tuple(cells),
         claims=tuple(claims),
+        deviations=(
+            "The text says that SphereFed tends to gain more where the non-i.i.d. degree is higher. From α = 0.5 to "
+            "α = 0.1 the paper's own numbers say so for FedNova only; the other sizes are negative.",
+            'The paper does not say which cell "up to 6 %" is about. The largest gain of Table 2 is that of FedOpt at '
+            "α = 0.5, 6.09 points; on TinyImageNet it is 5.58 (FedNova), and in Table 6 it is 6.19 (FedNova). That a "
+            "gain of 5.5 points is enough, because it rounds to 6, is our reading.",
+            "These lines were added when results at other scales than the paper's were known.",
+        ),
     )
 
 
 def _skew_claims(base: str, columns: tuple[Printed, ...]) -> list[Claim]:
-    """SphereFed gains more where data differ: its lead over the base minus that with IID data."""
+    """SphereFed gains more where data differ: its lead over the base minus that where data differ less."""
     name = LABELS[base]
     ours = f"{name} {OURS}"
     lead = {column: numbers[OURS] - numbers[""] for column, numbers in zip(COLUMNS, columns, strict=True)}
-    claims = []
-    for column in (HALF, TENTH):
-        claims.append(
-            Claim(
-                text=f"SphereFed narrows {name}'s gap between IID and {column}",
-                plus=((ours, column), (name, IID)),
-                minus=((name, column), (ours, IID)),
-                paper=lead[column] - lead[IID],
-            )
+    texts = {
+        (IID, HALF): f"SphereFed narrows {name}'s gap between IID and {HALF}",
+        (IID, TENTH): f"SphereFed narrows {name}'s gap between IID and {TENTH}",
+        (HALF, TENTH): f"SphereFed on {name} gains more at {TENTH} than at {HALF}",
+    }
+    return [
+        Claim(
+            text=text,
+            plus=((ours, more), (name, less)),
+            minus=((name, more), (ours, less)),
+            paper=lead[more] - lead[less],
         )
-    return claims
+        for (less, more), text in texts.items()
+    ]
 
 
 def _gaps_of_fednova() -> list[Claim]:
@@ -93,6 +105,18 @@ def _gaps_of_fednova() -> list[Claim]:
         better(f"{row} loses accuracy from IID to α = 0.1", (row, IID), (row, TENTH), size)
         for row, size in (("FedNova", 4.92), (f"FedNova {OURS}", 2.96))
     ]
+
+
+def _largest_gain() -> Claim:
+    """The abstract's "up to 6 %": the largest gain of Table 2, which is 6.09; a gain of 5.5 rounds to 6."""
+    paper = TABLE_2["fedopt"][COLUMNS.index(HALF)]
+    return better(
+        f'"up to 6 %" (abstract, introduction): SphereFed gains at least 5.5 points on FedOpt at {HALF}',
+        (f"FedOpt {OURS}", HALF),
+        ("FedOpt", HALF),
+        paper[OURS] - paper[""],
+        least=5.5,
+    )
 
 
 def table5(scale: Scale) -> Item:

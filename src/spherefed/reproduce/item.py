@@ -41,7 +41,7 @@ class Cell:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Claim:
-    """A statement of the paper about cells: f(plus) − f(minus) is positive, or at most `margin` from zero."""
+    """A statement of the paper about cells: f(plus) − f(minus) is above `least`, or at most `margin` from zero."""
 
     text: str
     plus: tuple[Key, ...]
@@ -52,12 +52,14 @@ class Claim:
     paper: float | None = None
     """The size that the paper's numbers give."""
     margin: float | None = None
-    """None: the claim is that the quantity is positive."""
+    """None: the claim is that the quantity is above `least`."""
+    least: float = 0.0
+    """Zero: the claim is that the quantity is positive. Without meaning for a claim with a margin."""
 
 
-def better(text: str, more: Key, less: Key, size: float | None = None) -> Claim:
-    """The claim that a cell is larger than another; if the paper's numbers say so, by how much."""
-    return Claim(text=text, plus=(more,), minus=(less,), paper=size)
+def better(text: str, more: Key, less: Key, size: float | None = None, *, least: float = 0.0) -> Claim:
+    """The claim that a cell is larger than another, by at least `least`; if the paper's numbers say so, by how much."""
+    return Claim(text=text, plus=(more,), minus=(less,), paper=size, least=least)
 
 
 def close(text: str, one: Key, other: Key, margin: float, size: float | None = None) -> Claim:

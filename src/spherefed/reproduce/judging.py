@@ -2,7 +2,8 @@
 
 Over seeds, the quantity of a claim has a mean with a 95 % t-interval. A claim that a quantity is positive *holds* if
 the interval lies above 0. It *does not hold* if the interval lies below 0, or if it contains 0 and lies below the size
-that the paper's numbers give. Otherwise it is *not decided*. A claim that a quantity is at most m from 0 holds if the
+that the paper's numbers give. Otherwise it is *not decided*. A claim that names a least size is judged alike, with
+that size in place of 0. A claim that a quantity is at most m from 0 holds if the
 interval lies inside [−m, m], does not hold if it lies outside, and is not decided otherwise. One seed decides nothing.
 """
 
@@ -60,10 +61,14 @@ def judge_claim(claim: Claim, values: Sequence[float], *, has_diverged: bool) ->
     >>> claim = Claim(text="", plus=(("a", ""),), measure="diverged")
     >>> [judge_claim(claim, values, has_diverged=False) for values in ([1.0, 1.0], [0.0, 0.0], [1.0, 0.0], [])]
     ['holds', 'does not hold', 'not decided', 'not run']
+    >>> claim = Claim(text="", plus=(("a", ""),), least=5.5, paper=6.1)
+    >>> [judge_claim(claim, values, has_diverged=False) for values in ([6.2, 6.2], [5.0, 7.0], [3.0, 3.1])]
+    ['holds', 'not decided', 'does not hold']
     """
     if claim.measure == "diverged" and len(values) > 1:
         return "holds" if all(values) else "not decided" if any(values) else "does not hold"
-    found = judge(values, size=claim.paper, margin=claim.margin)
+    size = None if claim.paper is None else claim.paper - claim.least
+    found = judge([value - claim.least for value in values], size=size, margin=claim.margin)
     return "not decided" if found == "not run" and has_diverged else found
 
 

@@ -9,8 +9,9 @@ from spherefed.reproduce.duration import in_words
 
 RULE = (
     "A claim that a quantity is positive *holds* if the 95 % t-interval over seeds lies above 0; it *does not hold* if "
-    "the interval lies below 0, or contains 0 and lies below the paper's size; else it is *not decided*. A claim that "
-    "a quantity is within a margin holds if the interval lies inside the margin, and does not hold if it lies outside."
+    "the interval lies below 0, or contains 0 and lies below the paper's size; else it is *not decided*. A claim of at "
+    "least some points is judged alike, with these points in place of 0. A claim that a quantity is within a margin "
+    "holds if the interval lies inside the margin, and does not hold if it lies outside."
 )
 Plain = Mapping[str, Any]
 
