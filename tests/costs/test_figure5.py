@@ -221,6 +221,31 @@ def test_the_array_alone_saves_what_a_first_estimate_found(figure: Figure5) -> N
         assert 0 < saved[encoder, "array only", flow] < saved["convnet", "array only", flow]
 
 
+def test_operations_with_and_without_the_zeros_of_strides_by_hand(figure: Figure5) -> None:
+    """ConvNet has 3×3 kernels; the gradient of a layer's input has as many positions as the input, zeros included."""
+    inputs = [(3, 32 * 32), *CONVNET]
+    layers = [(9 * a * b, before, after) for (a, before), (b, after) in zip(inputs, CONVNET, strict=False)]
+    head = 1024 * 100
+    forward = sum(weights * after for weights, _, after in layers)
+    through = {
+        "operations only": sum(weights * before for weights, before, _ in layers[1:]),
+        "operations only, zeros skipped": sum(weights * after for weights, _, after in layers[1:]),
+    }
+    saved = {(c.encoder, c.assumptions, c.dataflow): c for c in figure.latency}
+    for name, macs in through.items():
+        share = head / (2 * forward + macs + 3 * head)
+        for flow in DATAFLOWS:
+            assert saved["convnet", name, flow].saving == pytest.approx(share)
+            assert saved["convnet", name, flow].stated
+        assert f"{share:.3%}" in figure.verdicts[1].text
+
+
+def test_every_assumption_with_another_batch_size_than_the_papers_contradicts_it(figure: Figure5) -> None:
+    cases = (*figure.assumptions.latency, *figure.assumptions.peak_memory)
+    assert {case.batch_size for case in cases if case.stated} == {64}
+    assert {case.batch_size for case in cases if not case.stated} == {0, 1}
+
+
 def test_no_assumption_reaches_the_claimed_latency_and_mobilenet_never_leads(figure: Figure5) -> None:
     memory, latency, calibration, _, order = figure.verdicts
     assert (memory.finding, latency.finding, calibration.finding) == ("too high", "too high", "possible")

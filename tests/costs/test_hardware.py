@@ -128,6 +128,7 @@ def test_the_products_of_a_network_have_the_operations_of_the_flop_counter(
     for layer, macs in zip(network.layers, products, strict=True):
         if gemm := input_gradient_gemm(layer, batch_size):
             assert gemm.macs * layer.out_positions == macs * layer.in_positions
+            assert gemm.macs - gemm.zero_macs == macs
 
 
 def test_the_first_layer_has_two_products_a_trained_head_three_and_a_fixed_one_two() -> None:

@@ -143,6 +143,17 @@ def test_items_by_formula_say_where_the_accuracies_of_the_paper_are() -> None:
     assert any("Fig. 5e" in line and "item `table2`" in line for line in fig5.deviations)
 
 
+def test_figure_5_names_its_assumptions_about_zeros_and_the_batch_size() -> None:
+    (item,) = find_items("fig5", find_scale("paper"))
+    assert item.computed is not None
+    named = {row[2] for row in item.computed()["details"]["rows"]}
+    said = " ".join(item.deviations)
+    assert "operations only, zeros skipped" in named
+    assert '"zeros skipped"' in said
+    assert "array only; B = 1 (contradicts the paper)" in named
+    assert "Lines with B = 1 contradict it" in said
+
+
 def test_a_claim_that_a_training_diverges_counts_the_seeds_in_which_it_does() -> None:
     claim = Claim(text="", plus=(("a", ""),), measure="diverged", paper=1.0)
     assert quantity(claim, {}, [("a", "")]) == 1.0

@@ -2,11 +2,12 @@
 
 Convolutions are lowered to products of patches (im2col), once per group. B is the batch size, k the taps of the
 kernel, H and P the positions of input and output. At stride s the gradient of the input is a convolution over H
-positions with zeros between the s-th ones, so it takes s² times the operations of the forward pass in two dimensions.
+positions with zeros between the s-th ones, so it takes s² times the operations of the forward pass in two dimensions;
+`zero_macs` counts those with zeros.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from spherefed.costs.networks import Layer, Network
 
@@ -24,6 +25,8 @@ class Gemm:
 
     None: as many as in the matrices.
     """
+    zero_macs: int = 0
+    """How many of the multiplications are with zeros that a stride puts between gradients."""
 
     @property
     def macs(self) -> int:
@@ -53,13 +56,15 @@ def input_gradient_gemm(layer: Layer, batch_size: int) -> Gemm | None:
     """g × (B H, C_i/g, k C_o/g), None for the first layer; the head: (B, l, C)."""
     if not layer.input_gradient:
         return None
-    return Gemm(
+    product = Gemm(
         m=batch_size * layer.in_positions,
         n=layer.in_channels // layer.groups,
         k=layer.taps * layer.out_channels // layer.groups,
         count=layer.groups,
         num_elements=_tensor_elements(layer, batch_size),
     )
+    # Without zeros, every multiplication of the forward pass has one here.
+    return replace(product, zero_macs=max(0, product.macs - forward_gemm(layer, batch_size).macs))
 
 
 def weight_gradient_gemm(layer: Layer, batch_size: int) -> Gemm | None:

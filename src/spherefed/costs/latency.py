@@ -33,9 +33,10 @@ class LatencyAssumptions:
     stated: bool
     """Whether it contradicts nothing that the paper states."""
     batch_size: int
-    """B; the paper trains with 64 and does not say that the accelerator does."""
-    cells: Literal["systolic", "ideal"] = "systolic"
-    """"ideal": every cell works in every cycle, so latency is proportional to operations."""
+    """B; 64 in the paper "unless otherwise stated" (Sec. 5.1), and nothing else is stated for the accelerator."""
+    cells: Literal["systolic", "ideal", "ideal without zeros"] = "systolic"
+    """"ideal": every cell works in every cycle, so latency is proportional to operations; "ideal without zeros": and
+    none multiplies the zeros that a stride puts between gradients. Unstated in the paper: whether they are skipped."""
     groups: Literal["serial", "packed"] = "serial"
     """"serial": a depthwise convolution is one product per channel; "packed": its channels fill the array."""
     special_unit: Literal["hidden", "serial"] = "hidden"
@@ -51,7 +52,10 @@ DDR3 = 12.8e9
 
 
 def latency_assumptions(setting: Setting) -> tuple[LatencyAssumptions, ...]:
-    """From the fewest to the most effects, at the setting's batch size and with an update for every example."""
+    """From the fewest to the most effects, at the setting's batch size and with an update for every example.
+
+    The latter contradicts the batch size that the paper states.
+    """
     single = _variants(1, stated=False, note="; B = 1") if setting.batch_size > 1 else ()
     return (*_variants(setting.batch_size, stated=True, note=""), *single)
 
@@ -73,7 +77,7 @@ def step_cycles(
     """Products, then the special unit's layers, then the update."""
     bandwidth = assumptions.bandwidth
     cycles = sum(
-        product_cycles(gemm, array, dataflow, bandwidth, ideal=_is_ideal(gemm, assumptions))
+        product_cycles(gemm, array, dataflow, bandwidth, ideal_macs=_ideal_macs(gemm, assumptions))
         for gemm in training_gemms(network, batch_size)
     )
     if assumptions.special_unit == "serial":
@@ -87,18 +91,25 @@ def step_cycles(
 
 
 def product_cycles(
-    gemm: Gemm, array: Array, dataflow: Dataflow, bandwidth: Bandwidth | None, *, ideal: bool = False
+    gemm: Gemm, array: Array, dataflow: Dataflow, bandwidth: Bandwidth | None, *, ideal_macs: int | None = None
 ) -> float:
-    """The larger of computing a product and moving its operands and result."""
-    computing = gemm.macs / array.num_cells if ideal else gemm_cycles(gemm, array, dataflow)
+    """The larger of computing a product and moving its operands and result.
+
+    `ideal_macs`: multiplications that all cells share equally; None: the array takes the cycles of its folds.
+    """
+    computing = gemm_cycles(gemm, array, dataflow) if ideal_macs is None else ideal_macs / array.num_cells
     if bandwidth is None:
         return computing
     moved = gemm.distinct_elements if bandwidth.reuse == "full" else streamed_elements(gemm, array, dataflow)
     return max(computing, _moving_cycles(moved, array, bandwidth))
 
 
-def _is_ideal(gemm: Gemm, assumptions: LatencyAssumptions) -> bool:
-    return assumptions.cells == "ideal" or (assumptions.groups == "packed" and gemm.count > 1)
+def _ideal_macs(gemm: Gemm, assumptions: LatencyAssumptions) -> int | None:
+    """Multiplications of a product in which every cell works in every cycle; None for other products."""
+    if assumptions.cells == "ideal without zeros":
+        return gemm.macs - gemm.zero_macs
+    is_ideal = assumptions.cells == "ideal" or (assumptions.groups == "packed" and gemm.count > 1)
+    return gemm.macs if is_ideal else None
 
 
 def _special_cycles(elements: int, moved: int, array: Array, bandwidth: Bandwidth | None) -> float:
@@ -119,6 +130,7 @@ def _variants(batch_size: int, *, stated: bool, note: str) -> tuple[LatencyAssum
     packed = replace(update, groups="packed")
     return (
         replace(array_only, name=f"operations only{note}", cells="ideal"),
+        replace(array_only, name=f"operations only, zeros skipped{note}", cells="ideal without zeros"),
         array_only,
         update,
         replace(update, name=f"array, update, special unit{note}", special_unit="serial"),

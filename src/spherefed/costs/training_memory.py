@@ -26,7 +26,8 @@ class MemoryAssumptions:
 def memory_assumptions(setting: Setting) -> tuple[MemoryAssumptions, ...]:
     """Activations of a batch, of one example, and none; optimizers with less and more state.
 
-    Unstated in the paper: what of a batch the accelerator keeps.
+    Unstated in the paper: which tensors of a batch wait for the backward pass. Its batch size is 64 "unless otherwise
+    stated" (Sec. 5.1), so that keeping one example, or none, contradicts it; so do other optimizers than momentum.
     """
     B = setting.batch_size
     batch = MemoryAssumptions(

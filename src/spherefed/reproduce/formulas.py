@@ -127,6 +127,11 @@ def fig5(scale: Scale) -> Item:
         computed=_fig5,
         deviations=(
             "The bars of the figure are not in the paper's source; only the maxima in the text are judged.",
+            "In layers with stride 2, the gradient of the input is computed as a convolution over gradients with zeros "
+            "between them, and the products with these zeros count, in every line about latency but those with "
+            '"zeros skipped". The paper does not say what its array does.',
+            "The paper's batch size is 64 unless otherwise stated (Sec. 5.1), and nothing else is stated for the "
+            "accelerator. Lines with B = 1 contradict it and decide nothing.",
             "Fig. 5e, the test accuracy of the three networks, is left out: it needs training, and the text says "
             "nothing about it. Table 2 (item `table2`) has accuracies of MobileNetV2 (FedAvg) and ResNet18 (FedProx), "
             "and of the ConvNet at the scales `laptop` and `desktop`.",
