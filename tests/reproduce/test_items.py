@@ -30,6 +30,7 @@ from spherefed.reproduce.rates import rate_search
 from spherefed.reproduce.scales import COLUMNS, SCALES
 from spherefed.reproduce.store import Store, record_of_failure
 from spherefed.reproduce.summary import summarize_item, value_of
+from spherefed.reproduce.writing import write_claims, write_item
 from spherefed.runs import local_only
 from spherefed.runs.environment import NUMERICS_VERSION
 from spherefed.runs.inspection import LocalFeatures
@@ -252,6 +253,7 @@ DAMAGED: list[tuple[object, str]] = [
     ({}, "'seeds' must have a record"),
     ({"seeds": []}, "'seeds' must have a record"),
     ({"seeds": {"0": {}}}, "'seeds' must have a record"),
+    ({"seeds": {"0": RECORD, "first": RECORD}}, "whole numbers, got 'first'; remove the file"),
     ({"seeds": {"0": RECORD}, "digest": "another"}, "belongs to another experiment"),
     ({"seeds": {"0": RECORD | {"accuracy": 3}}}, "accuracy"),
     ({"seeds": {"0": RECORD | {"accuracy": {"trained": "high"}}}}, "high"),
@@ -318,7 +320,20 @@ def test_a_part_of_an_item_is_chosen_by_row_and_column() -> None:
     assert [cell.row for cell in tuned.cells] == ["FedAvg + CCVR", "FedAvg + CCVR, tuned"]
 
 
-@pytest.mark.parametrize(("rows", "columns"), [("Fed", None), ("FedAvg", "α = 0.2"), (None, "iid")])
+@pytest.mark.parametrize("columns", ["α = 0.1,α = 0.7", "α = 0.7, IID", "α = 0.7"])
+def test_every_column_has_to_be_one_of_a_cell(columns: str) -> None:
+    items = find_items("table2,table1", find_scale("laptop"))
+    with pytest.raises(ConfigError, match=r"no cell has the column 'α = 0\.7'; columns: IID, α = 0\.5, α = 0\.1"):
+        with_cells(items, "FedAvg", columns)
+
+
+def test_a_column_is_chosen_that_has_a_comma_in_its_name() -> None:
+    items = find_items("table8", find_scale("laptop"))
+    (part,) = with_cells(items, None, "α = 0.5, deviation over clients,α = 0.1")
+    assert {cell.column for cell in part.cells} == {"α = 0.5, deviation over clients", "α = 0.1"}
+
+
+@pytest.mark.parametrize(("rows", "columns"), [("Fed", None), ("Fed", "α = 0.1")])
 def test_rows_and_columns_without_a_cell_are_refused(rows: str | None, columns: str | None) -> None:
     (item,) = find_items("table2", find_scale("laptop"))
     with pytest.raises(ConfigError, match=r"names no cell; rows: FedAvg, .*; columns: IID, α = 0\.5"):
@@ -647,6 +662,32 @@ def test_a_page_names_the_columns_or_rows_with_another_number_of_rounds(name: st
     for cell in item.cells:
         if "(10 rounds" in cell.column or "(30 rounds" in cell.column:
             assert (f'"{cell.column}"' in page) == ("(30 rounds" in cell.column)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "wrong"),
+    [
+        ("table9", {}, "item, title, scale, protocol, tuning, seeds, cells, claims"),
+        ("table9", [], "item, title"),
+        ("table9", {"claims": [{}]}, r"\(claims\)"),
+        ("table9", {"cells": [3]}, r"\(cells\)"),
+        ("table1", {"computed": {}}, r"\(verdicts\)"),
+        ("table1", {"computed": 3}, r"\(computed\)"),
+    ],
+)
+def test_a_damaged_file_of_an_item_is_named(name: str, content: object, wrong: str, tmp_path: Path) -> None:
+    scale = find_scale("tiny")
+    items = find_items("table1,table9", scale)
+    for item in items:
+        write_item(summarize_item(item, scale, [0], Store(tmp_path / "none"), "c"), tmp_path / "tiny")
+    write_claims(tmp_path, tmp_path / "claims.md", ITEMS)
+    file = tmp_path / "tiny" / f"{name}.json"
+    file.write_text(
+        json.dumps(json.loads(file.read_text()) | content if content and isinstance(content, dict) else content)
+    )
+    said = rf"{name}\.json is damaged: .*{wrong}.*write it again: spherefed reproduce {name} --scale tiny --no-training"
+    with pytest.raises(RunError, match=said):
+        write_claims(tmp_path, tmp_path / "claims.md", ITEMS)
 
 
 def test_computed_claims_and_measured_ones_share_a_page(tmp_path: Path) -> None:

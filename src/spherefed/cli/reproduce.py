@@ -97,8 +97,9 @@ def reproduce(
             _tune(item, found, seeds or 1, out, runs, engine, jobs)
             return
         numbers, items = list(range(seeds or found.seeds)), find_items(item, found)
+        chosen = with_cells(items, rows, columns)
         if not no_training:
-            _train(with_cells(items, rows, columns), found, numbers, out, runs, engine, jobs)
+            _train(chosen, found, numbers, out, runs, engine, jobs)
         _write_items(items, found, numbers, out, claims)
 
 

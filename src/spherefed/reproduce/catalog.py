@@ -48,17 +48,35 @@ def find_scale(name: str, *, balanced: bool = False) -> Scale:
 def with_cells(items: Sequence[Item], rows: str | None, columns: str | None) -> list[Item]:
     """The items with only the cells whose row begins with the words `rows` and whose column is one of `columns`."""
     words = None if rows is None else re.compile(rf"{re.escape(rows)}(\W|$)")
-    wanted = None if columns is None else [column.strip() for column in columns.split(",")]
+    known = list(dict.fromkeys(cell.column for item in items for cell in item.cells))
+    wanted = None if columns is None else _split_names(columns, known)
+    if unknown := [repr(column) for column in wanted or () if column not in known]:
+        allowed = ", ".join(known) or "none"
+        raise ConfigError(f"--columns: no cell has the column {', '.join(unknown)}; columns: {allowed}")
 
     def chosen(cell: Cell) -> bool:
         return (words is None or bool(words.match(cell.row))) and (wanted is None or cell.column in wanted)
 
     found = [replace(item, cells=tuple(filter(chosen, item.cells))) for item in items]
     if (words or wanted) and not any(item.cells for item in found):
-        every = [cell for item in items for cell in item.cells]
-        known = [", ".join(dict.fromkeys(names)) for names in ([c.row for c in every], [c.column for c in every])]
-        raise ConfigError(f"--rows {rows} --columns {columns} names no cell; rows: {known[0]}; columns: {known[1]}")
+        names = ", ".join(dict.fromkeys(cell.row for item in items for cell in item.cells)) or "none"
+        given = f"--rows {rows}" + ("" if columns is None else f" --columns {columns}")
+        raise ConfigError(f"{given} names no cell; rows: {names}; columns: {', '.join(known) or 'none'}")
     return found
+
+
+def _split_names(text: str, known: Sequence[str]) -> list[str]:
+    """The names in a list separated by commas; a known name may have a comma itself.
+
+    >>> _split_names("a, b,c", ["a, b", "a", "c"]), _split_names("a,d", ["a, b", "a"])
+    (['a, b', 'c'], ['a', 'd'])
+    """
+    parts, names = [part.strip() for part in text.split(",")], []
+    while parts:
+        length = next((n for n in range(len(parts), 0, -1) if ", ".join(parts[:n]) in known), 1)
+        names.append(", ".join(parts[:length]))
+        parts = parts[length:]
+    return names
 
 
 def without_missing_packages(items: Sequence[Item]) -> tuple[list[Item], list[str]]:

@@ -100,6 +100,8 @@ class Store:
             isinstance(record, dict) and isinstance(record.get("numerics_version"), int) for record in seeds.values()
         ):
             raise RunError(f"{path} is damaged: 'seeds' must have a record for each seed; {_REMOVE}")
+        if wrong := [repr(seed) for seed in seeds if not seed.isdecimal()]:
+            raise RunError(f"{path} is damaged: seeds must be whole numbers, got {', '.join(wrong)}; {_REMOVE}")
         if content.get("digest") != digest:
             raise RunError(f"{path} belongs to another experiment: its digest is {content.get('digest')}; {_REMOVE}")
         return content

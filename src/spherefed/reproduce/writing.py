@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from spherefed.errors import RunError
 from spherefed.reproduce.chart import item_figure
 from spherefed.reproduce.compact_json import write_compact_json
 from spherefed.reproduce.page import claims_page, index_page, item_page
@@ -45,8 +46,42 @@ def _all_items(results: Path, order: Mapping[str, Any]) -> list[Any]:
         for name in order:
             file = results / scale / f"{name}.json"
             if file.exists():
-                found = read_json(file)
+                found = _read_item(file)
                 # What is computed by formula is the same at every scale.
                 if "computed" not in found or all(each["item"] != name for each in items):
                     items.append(found)
     return items
+
+
+_PARTS = {"item": str, "title": str, "scale": str}
+_COMPUTED_PARTS = {"computed": dict}
+_MEASURED_PARTS = {"protocol": str, "tuning": dict, "seeds": list, "cells": list, "claims": list}
+_CELL_PARTS = {"row", "column", "digest", "ours", "difference", "failed"}
+_CLAIM_PARTS = {"text", "verdict", "paper", "ours", "diverged"}
+
+
+def _read_item(file: Path) -> dict[str, Any]:
+    """The JSON of an item; RunError if it has not the parts that overviews need."""
+    found = read_json(file)
+    if not isinstance(found, dict):
+        found = {}
+    parts = _PARTS | (_COMPUTED_PARTS if "computed" in found else _MEASURED_PARTS)
+    wrong = [name for name, type_ in parts.items() if not isinstance(found.get(name), type_)]
+    if not wrong and "computed" in found:
+        wrong = _lists_without_parts(found["computed"], {"verdicts": {"text", "verdict"}})
+    elif not wrong:
+        wrong = _lists_without_parts(found, {"cells": _CELL_PARTS, "claims": _CLAIM_PARTS})
+    if wrong:
+        again = f"spherefed reproduce {file.stem} --scale {file.parent.name} --no-training --out {file.parent.parent}"
+        raise RunError(f"{file} is damaged: wrong or missing parts ({', '.join(wrong)}); write it again: {again}")
+    return found
+
+
+def _lists_without_parts(found: Mapping[str, Any], parts: Mapping[str, set[str]]) -> list[str]:
+    """The names of lists that are missing or have an element without these parts."""
+    return [
+        name
+        for name, needed in parts.items()
+        if not isinstance(found.get(name), list)
+        or not all(isinstance(each, dict) and needed <= set(each) for each in found[name])
+    ]
