@@ -13,9 +13,9 @@ CAUSES: Mapping[str, str] = {
     "laptop/table2": f"{_FEW_ROUNDS} CCVR as published refits at a rate of 1e-5, which hardly moves the head, and the "
     "encoder of BABU has to adapt to a random head on its own.",
     "laptop/table3": _LIKE_TABLE_2,
-    "laptop/table4": "CCVR as published refits at a rate of 1e-5, here for 20 epochs, which hardly moves the head. Tuned "
-    "on these features it gains more than FFC; LDA, which models classes as normal like CCVR and needs FFC's sums, gains "
-    "as much, so that the squared error is the likely limit of FFC.",
+    "laptop/table4": "CCVR as published refits at a rate of 1e-5, here for 20 epochs, which hardly moves the head. "
+    "Tuned on these features it gains more than FFC; LDA, which models classes as normal like CCVR and needs FFC's "
+    "sums, gains as much, so that the squared error is the likely limit of FFC.",
     "laptop/table7": _LIKE_TABLE_2,
     "laptop/table9": "ten rounds are few for an encoder that has to adapt to a random head on its own.",
     "laptop/table10": "both heads are level here, as the claim before says; the paper's 0.49 points are of one run.",
