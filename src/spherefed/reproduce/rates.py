@@ -89,21 +89,25 @@ class RateSearch:
         return Item(name="tuning", title="", claim="", cells=tuple(cells)) if cells else None
 
     def searches(self) -> list[Search]:
-        """Every method with what was tried so far."""
-        return [self._search(method) for method in self.methods]
+        """Every method with what was tried so far, in the order in which values are wanted.
 
-    def _search(self, method: str) -> Search:
-        search = Search(method, tuning_experiment(self.scale, method), path_of(method))
-        values = [*self._start(method)]
-        while values:
-            for value in values:
-                if (scores := self._scores(search, value)) is not None:
-                    search.scores[value] = scores
-            if any(value not in search.scores for value in self._start(method)):
-                break
-            after = [search.next_value(), search.neighbour()]
-            values = [v for v in after if v is not None and v not in search.scores and self._scores(search, v)]
-        return search
+        A record that another search has left beside a grid does not make it larger.
+        """
+        searches = [Search(method, tuning_experiment(self.scale, method), path_of(method)) for method in self.methods]
+        for search in searches:
+            self._add(search, self._start(search.method))
+        begun = [search for search in searches if search.scores.keys() >= {*self._start(search.method)}]
+        grown = True
+        while grown:
+            largest = max((len(search.scores) for search in begun), default=0)
+            grown = any(self._add(search, _after(search, largest)) for search in begun)
+        return searches
+
+    def _add(self, search: Search, values: Sequence[float]) -> bool:
+        """Add the values that have a record; whether there was one."""
+        found = {value: scores for value in values if (scores := self._scores(search, value)) is not None}
+        search.scores |= found
+        return bool(found)
 
     def _start(self, method: str) -> list[float]:
         refit = START_REFIT_RATE_ON_SPHERE if "spherefed" in method else START_REFIT_RATE
@@ -188,6 +192,13 @@ def _calibration_of(scale: Scale, method: str) -> tuple[str, Calibration | None]
         "ffc": Ffc(),
     }
     return (name, calibrations[last]) if last in calibrations else (method, None)
+
+
+def _after(search: Search, largest: int) -> list[float]:
+    """The value to try next: beyond the edge on which the best lies, or to make the grid as large as the largest."""
+    if (value := search.next_value()) is not None:
+        return [value]
+    return [search.neighbour()] if len(search.scores) < largest else []
 
 
 def path_of(method: str) -> str:

@@ -213,7 +213,8 @@ def laptop_scale() -> Scale:
         # As many images to train on, and 10,000 others to validate on: 15 % of 5,000 would be too few to tell rates.
         tuning_data=Data(name="cifar100", resize=16, examples=15_000, validation=2 / 3),
         # Longer trainings want smaller steps.
-        start_rates=LAPTOP_RATES | {"fedavg+rounds": 0.01, "fedavg+spherefed+rounds": 2.0},
+        start_rates=LAPTOP_RATES
+        | {"fedavg+rounds": 0.01, "fedavg+spherefed+rounds": 2.0, "fedavg+ffc": 0.01, "fedavg+ffc+rounds": 0.01},
         deviations=(
             "Images of 16×16 pixels, 10 % of the training images and of the rounds; the whole test set.",
             "B = 32 instead of 64: a client has a tenth of the images, and takes a fifth of the paper's local steps.",
