@@ -197,13 +197,20 @@ def test_parts_whose_labels_do_not_mean_the_same_are_refused() -> None:
     numbers, texts = (np.zeros((2, 1)), [0, 1]), (np.zeros((2, 1)), ["1", "0"])
     with pytest.raises(sf.DataError, match=r"differently \(cat, dog; dog, cat\), and test does not name its classes"):
         clients_in_memory([named, other], test=numbers)
-    with pytest.raises(sf.DataError, match=r"clients\[1\]: labels must be in 0\.\.1, got 0\.\.2"):
+    with pytest.raises(
+        sf.DataError,
+        match=r"clients\[1\], whose labels number its own classes dog, cat: labels must be in 0\.\.1, got 0\.\.2",
+    ):
         clients_in_memory([named, Folder(["dog", "cat"], [0, 2])])
+    with pytest.raises(sf.DataError, match=r"data: two classes have one name, and classes are matched by name"):
+        dataset_in_memory(Folder(["crane", "x", "crane"], [0, 1, 2]), test=Folder(["crane", "x"], [0, 1]))
     for parts in ((texts, numbers), (numbers, texts), (named, texts)):
         with pytest.raises(sf.DataError, match=r"some parts have texts, such as '1', and others numbers, such as 0"):
             dataset_in_memory(parts[0], test=parts[1])
     nobody = (np.zeros((0, 1)), [])
     assert clients_in_memory([texts, nobody], test=texts)[0].classes == ("0", "1")  # no label is no number
+    nobody = (np.zeros((0, 1)), np.array([], dtype=object))
+    assert clients_in_memory([nobody, numbers], test=numbers)[0].classes == ("0", "1")  # and no text
 
 
 def test_columns_of_several_frames_are_matched_by_name() -> None:
@@ -219,6 +226,9 @@ def test_columns_of_several_frames_are_matched_by_name() -> None:
     renamed = frame.rename(columns={"dose": "weight"})
     with pytest.raises(sf.DataError, match=r"test has a column 'weight', and data has not; every part needs the same"):
         dataset_in_memory(frame, test=renamed)
+    numbered = frame.rename(columns={"dose": 0})
+    with pytest.raises(sf.DataError, match=r"test has \['age', '0'\], data \['age', 0\]"):
+        dataset_in_memory(numbered, test=frame.rename(columns={"dose": "0"}))
     with pytest.raises(sf.DataError, match=r"clients\[0\] has a column 'dose', and clients\[1\] has not"):
         clients_in_memory([frame, frame.drop(columns="dose")])
     twice = pandas.DataFrame([[1.0, 2.0, 3.0, 0]] * 2, columns=["age", "dose", "age", "label"])

@@ -59,6 +59,16 @@ def test_a_frame_names_its_clients_and_the_column_is_no_feature() -> None:
     assert result.model.encoder[1].in_features == 4  # type: ignore[index, union-attr]
 
 
+def test_a_test_frame_may_have_the_column_too() -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(FEATURES).assign(label=LABELS, hospital=HOSPITALS)
+    accuracies = [
+        sf.run(experiment(), data=frame, test=test, progress=False).accuracy
+        for test in (frame, frame.drop(columns="hospital"))
+    ]
+    assert accuracies[0] == accuracies[1] > 0.5
+
+
 def test_mistakes_are_named(tmp_path: Path) -> None:
     data = arrays(tmp_path / "mine.npz")
     by_column = {"kind": "by-column", "column": "hospital", "clients": 4}

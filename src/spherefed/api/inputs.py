@@ -10,7 +10,7 @@ from torch import nn
 
 from spherefed import recipes
 from spherefed.assembly import InMemory
-from spherefed.data.columns import ByColumn, groups_by_column
+from spherefed.data.columns import ByColumn, groups_by_column, without_column
 from spherefed.data.in_memory import clients_in_memory, dataset_in_memory
 from spherefed.data.partition import Natural, Partition
 from spherefed.data.sources import Dataset
@@ -65,7 +65,7 @@ def with_inputs(
     parts: Partition | None = None
     partition = experiment.partition
     if data is not None and isinstance(partition, ByColumn):
-        groups = groups_by_column(data, partition.column)
+        groups, test = groups_by_column(data, partition.column), without_column(test, partition.column)
         dataset, parts = clients_in_memory(groups, test, image_key=image_key, label_key=label_key)
         experiment = replace(experiment, partition=replace(partition, clients=len(groups)))
     elif data is not None:

@@ -75,6 +75,12 @@ def groups_by_column(data: Any, column: str) -> list[Any]:
     return [{name: [each[int(i)] for i in chosen] for name, each in others.items()} for chosen in rows]
 
 
+def without_column(data: Any, column: str) -> Any:
+    """A pandas frame without this column; other data as they are, because their inputs have a column of their own."""
+    is_frame = hasattr(data, "columns") and hasattr(data, "to_numpy")
+    return data.drop(columns=[column]) if is_frame and column in data.columns else data
+
+
 def _values(given: Any, column: str) -> NDArray[Any]:
     """One value per example, none of them missing."""
     # Numpy would turn None and NaN among texts into texts.

@@ -128,6 +128,11 @@ def _aligned(parts: list[Columns]) -> list[Columns]:
             f"labels: parts of the data number their classes differently ({'; '.join(map(', '.join, lists))}), and "
             f"{unnamed[0]} does not name its classes; give the labels as texts in all parts"
         )
+    for part in parts:
+        if len({*part.classes}) < len(part.classes):
+            raise DataError(
+                f"{part.where}: two classes have one name, and classes are matched by name; rename one of them"
+            )
     classes = tuple(dict.fromkeys(name for names in lists for name in names))
     return [
         part._replace(labels=renumbered(part.labels, part.classes, classes, part.where), classes=classes)
@@ -142,7 +147,8 @@ def _in_order(part: Columns, first: Columns) -> Columns:
     for one, other in ((part, first), (first, part)):
         if unlike := [name for name in one.features if name not in other.features]:
             raise DataError(
-                f"{one.where} has a column {unlike[0]!r}, and {other.where} has not; every part needs the same columns"
+                f"{one.where} has a column {unlike[0]!r}, and {other.where} has not; every part needs the same "
+                f"columns: {one.where} has {list(one.features)[:5]}, {other.where} {list(other.features)[:5]}"
             )
     if len(part.features) != len(first.features) or len({*part.features}) < len(part.features):
         raise DataError(f"{part.where}: two columns have one name, and columns are matched by name; rename one of them")

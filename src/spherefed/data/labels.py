@@ -30,7 +30,7 @@ def class_names(parts: Sequence[Any], names: tuple[str, ...] = ()) -> tuple[tupl
             f"labels: some parts have texts, such as {str(texts[0])!r}, and others numbers, such as {numbers[0]}; give "
             "texts or class numbers in all of them"
         )
-    if any(_is_text(array) for array in arrays):
+    if texts:
         return tuple(sorted({str(label) for array in arrays for label in array})), False
     most = max((int(array.max()) for array in arrays if array.size), default=-1)
     least = min((int(array.min()) for array in arrays if array.size), default=0)
@@ -61,7 +61,7 @@ def renumbered(labels: Any, names: tuple[str, ...], classes: tuple[str, ...], wh
     array = _array(labels, where)
     if _is_text(array):
         return array
-    _check_range(array, len(names), where)
+    _check_range(array, len(names), f"{where}, whose labels number its own classes {', '.join(names)}")
     return np.array([classes.index(name) for name in names], dtype=np.int64)[array.astype(np.int64)]
 
 
