@@ -83,7 +83,8 @@ def rounds(scale: Scale) -> Item:
         deviations=(
             "Not in the paper, and added after the results with the smaller number of rounds were known.",
             f"Run twice: first at the rates of {few} rounds; then, when these results on the test set were known, at "
-            f"rates that were tuned for {many} rounds on the validation split. Both are shown."
+            f"rates that were tuned for {many} rounds on the validation split. Both are shown; the claims about the "
+            f"rates of {few} rounds were added when both were known."
             if is_tuned
             else "Learning rates are those of the smaller number of rounds.",
         ),

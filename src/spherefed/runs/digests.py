@@ -27,8 +27,8 @@ FINISHED = (
 )
 """Files that are final when the run is finished; some runs have no rejections or statistics.
 
-They are written in this order: a run with a result is finished, and a change of its head can be repeated until the new
-statistics are there."""
+`finish_files` writes them in this order: a run with a result is finished, and a change of its head can be repeated
+until the new statistics are there. A new run writes its statistics before all of these."""
 
 
 def sha256(content: bytes) -> str:

@@ -58,7 +58,8 @@ def read_client_statistics(run: Path, experiment: str, client: int) -> Tensors:
     """The statistics of one client that the run keeps."""
     path = client_statistics(run, client)
     moments, metadata = read_tensors(path)
-    if metadata.get("digest") != _digest(experiment, client, moments):
+    # Earlier releases stored the digest of the tensors alone.
+    if metadata.get("digest") not in (_digest(experiment, client, moments), digest(moments)):
         raise RunError(
             f"{path} is damaged, or the statistics of another client or run: delete it, and the client is asked again"
         )
