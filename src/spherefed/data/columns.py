@@ -46,24 +46,34 @@ class ByColumn:
         return tuple(np.flatnonzero(values == value) for value in different)
 
 
+def is_frame(data: Any) -> bool:
+    """Whether this is a pandas frame, or behaves like one; pandas need not be installed."""
+    return hasattr(data, "columns") and hasattr(data, "to_numpy")
+
+
+def is_hugging_face(data: Any) -> bool:
+    """Whether this is a data set of the Hugging Face library, which need not be installed."""
+    return hasattr(data, "column_names") and hasattr(data, "features")
+
+
 def groups_by_column(data: Any, column: str) -> list[Any]:
     """A pandas frame or a dict of columns as one such data set per value of the column, without the column."""
-    is_frame = hasattr(data, "columns") and hasattr(data, "to_numpy")
-    if hasattr(data, "column_names") and hasattr(data, "features"):  # Hugging Face
+    frame = is_frame(data)
+    if is_hugging_face(data):
         data = {name: data[name] for name in data.column_names}
-    if not is_frame and not isinstance(data, Mapping):
+    if not frame and not isinstance(data, Mapping):
         raise DataError(
             f"partition.kind = 'by-column' needs data with columns, got a {type(data).__name__}; "
             "pass a pandas frame or a dict of columns"
         )
-    names = list(data.columns) if is_frame else list(data)
+    names = list(data.columns) if frame else list(data)
     if column not in names:
         raise DataError(
             f"the data have no column {column!r} for partition.kind = 'by-column'; {suggest(column, names)}"
         )
     values = _values(data[column], column)
     rows = [np.flatnonzero(values == value) for value in np.unique(values)]
-    if is_frame:
+    if frame:
         return [data.drop(columns=[column]).iloc[chosen] for chosen in rows]
     # By position: a pandas Series is indexed by its labels.
     others = {name: each.to_numpy() if hasattr(each, "iloc") else each for name, each in data.items() if name != column}
@@ -77,8 +87,7 @@ def groups_by_column(data: Any, column: str) -> list[Any]:
 
 def without_column(data: Any, column: str) -> Any:
     """A pandas frame without this column; other data as they are, because their inputs have a column of their own."""
-    is_frame = hasattr(data, "columns") and hasattr(data, "to_numpy")
-    return data.drop(columns=[column]) if is_frame and column in data.columns else data
+    return data.drop(columns=[column]) if is_frame(data) and column in data.columns else data
 
 
 def _values(given: Any, column: str) -> NDArray[Any]:

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from spherefed.data.columns import is_frame, is_hugging_face
 from spherefed.data.dataset import Dataset, check_finite, fixed_split
 from spherefed.data.examples import Examples
 from spherefed.data.labels import are_numbers, class_names, label_numbers, renumbered
@@ -169,11 +170,11 @@ def _columns(data: Any, image_key: str | None, label_key: str | None, where: str
         raise DataError(
             f"{where} is the text {data!r}; files are named in the experiment: data={{'name': 'table:FILE.csv'}}"
         )
-    if hasattr(data, "columns") and hasattr(data, "to_numpy"):  # pandas
+    if is_frame(data):
         label = find_column(label_key, LABEL_KEYS, list(data.columns), f"{where}: label_key")
         inputs = data.drop(columns=[label])
         return Columns(where, inputs.to_numpy(), data[label].to_numpy(), features=tuple(inputs.columns))
-    if hasattr(data, "column_names") and hasattr(data, "features"):  # Hugging Face
+    if is_hugging_face(data):
         names = list(data.column_names)
         image, label = _keys(image_key, label_key, names, where)
         classes = tuple(getattr(data.features[label], "names", None) or ())
