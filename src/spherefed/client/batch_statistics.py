@@ -104,15 +104,22 @@ def moments_fault(moments: Tensors, buffers: Tensors, num_examples: int) -> str 
     return None
 
 
-def input_sizes(moments: Tensors, num_examples: int) -> dict[str, float]:
-    """How many inputs each layer has per example, and how large they are (√ of the mean of ‖x‖²)."""
-    sizes = {}
-    for name, count in moments.items():
-        if name.endswith(".count") and float(count):
-            layer = name.removesuffix(".count")
-            sizes[f"inputs per example of {layer!r}"] = float(count) / num_examples
-            sizes[f"size of inputs of {layer!r}"] = float((moments[f"{layer}.square_sum"].sum() / count).sqrt())
-    return sizes
+def inputs_per_example(moments: Tensors, num_examples: int) -> dict[str, float]:
+    """How many inputs each layer had per example."""
+    return {layer: count / num_examples for layer, count in _counts(moments).items()}
+
+
+def input_sizes(moments: Tensors) -> dict[str, float]:
+    """How large the inputs of each layer were: √ of the mean of ‖x‖²."""
+    return {
+        layer: float((moments[f"{layer}.square_sum"].sum() / count).sqrt()) for layer, count in _counts(moments).items()
+    }
+
+
+def _counts(moments: Tensors) -> dict[str, float]:
+    """Number of inputs of each layer that had any."""
+    counts = {name.removesuffix(".count"): float(n) for name, n in moments.items() if name.endswith(".count")}
+    return {layer: count for layer, count in counts.items() if count}
 
 
 def _layer_fault(n: float, total: Tensor, squares: Tensor) -> str | None:

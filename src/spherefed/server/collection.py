@@ -10,7 +10,7 @@ from statistics import median_low
 
 from spherefed.acceleration.memory_reuse import give_back_freed_memory
 from spherefed.calibration import Calibration, Context, Solved, SummaryValue
-from spherefed.client.batch_statistics import input_sizes, no_moments, pooled_statistics
+from spherefed.client.batch_statistics import input_sizes, inputs_per_example, no_moments, pooled_statistics
 from spherefed.client.evaluation import Counts
 from spherefed.errors import CalibrationError, NothingMeasuredError
 from spherefed.messages import (
@@ -198,13 +198,16 @@ def reestimate(
     request = Reestimate(round_index, model)
     with reply_log(ReestimateReply, request, fleet.clients, limits) as replies:
         while True:
-            total, sizes = no_moments(model.buffers), dict[int, dict[str, float]]()
+            total = no_moments(model.buffers)
+            per_example, sizes = dict[int, dict[str, float]](), dict[int, dict[str, float]]()
             for answer in fleet.ask(replies.asked, request):
                 reply = replies.validate(answer)
                 if reply is not None:
                     total = {name: moment + reply.moments[name] for name, moment in total.items()}
-                    sizes[reply.client] = input_sizes(reply.moments, reply.num_examples)
-            too_large = _far_larger(sizes, replies.limits.max_ratio)
+                    per_example[reply.client] = inputs_per_example(reply.moments, reply.num_examples)
+                    sizes[reply.client] = input_sizes(reply.moments)
+            too_large = _far_larger("inputs per example", per_example, MAX_INPUTS_RATIO)
+            too_large |= _far_larger("size of inputs", sizes, replies.limits.max_ratio)
             if not too_large:
                 break
             for client, cause in too_large.items():
@@ -215,16 +218,15 @@ def reestimate(
     return Reestimated(model.with_buffers(statistics), tuple(replies.rejected), replies.traffic)
 
 
-def _far_larger(sizes: Mapping[int, Mapping[str, float]], max_ratio: float) -> dict[int, str]:
-    """Clients with a size far above the median, and which. Inputs per example are equal, but for a dropped example."""
+def _far_larger(what: str, values: Mapping[int, Mapping[str, float]], max_ratio: float) -> dict[int, str]:
+    """Clients for which a layer's value is more than so many times the median over clients, and why."""
     found: dict[int, str] = {}
-    for what in dict.fromkeys(name for of_client in sizes.values() for name in of_client):
-        known = {client: of_client[what] for client, of_client in sizes.items() if what in of_client}
-        ratio = MAX_INPUTS_RATIO if what.startswith("inputs") else max_ratio
-        limit = ratio * median_low(known.values())
-        for client, size in known.items():
-            if 0 < limit < size:
-                found[client] = f"{what}: {size:.4g} is above the limit {limit:.4g} by the median"
+    for layer in dict.fromkeys(layer for of_client in values.values() for layer in of_client):
+        known = {client: of_client[layer] for client, of_client in values.items() if layer in of_client}
+        limit = max_ratio * median_low(known.values())
+        for client, value in known.items():
+            if 0 < limit < value:
+                found[client] = f"{what} of {layer!r}: {value:.4g} is above the limit {limit:.4g} by the median"
     return found
 
 
