@@ -44,7 +44,7 @@ def merge_with_counts(total: Tensors | None, part: Tensors, context: Context) ->
             f"got {int(counts.min())} and a sum of {int(counts.sum())}"
         )
     check_class_sums(counts, part["cross"].T)
-    _check_scatter(Statistics.from_tensors(_without_counts(part) or {}), counts)
+    _check_scatter(Statistics.from_checked_tensors(_without_counts(part) or {}), counts)
     return {**merged, COUNTS: counts if total is None else total[COUNTS] + counts}
 
 

@@ -185,10 +185,10 @@ def tuning_experiment(scale: Scale, method: str) -> Experiment:
 def _calibration_of(scale: Scale, method: str) -> tuple[str, Calibration | None]:
     """What is trained, and the calibration after it, if the name of the method ends with one."""
     name, _, last = method.rpartition("+")
-    on_sphere = scale.ccvr_on_sphere if "spherefed" in name else scale.ccvr_tuned
+    ccvr = scale.ccvr_on_sphere if "spherefed" in name else scale.ccvr_tuned
     calibrations: Mapping[str, Calibration] = {
-        "ccvr": replace(on_sphere, tukey=1.0),
-        "ccvr-tukey": replace(on_sphere, tukey=0.5),
+        "ccvr": replace(ccvr, tukey=1.0),
+        "ccvr-tukey": replace(ccvr, tukey=0.5),
         "ffc": Ffc(),
     }
     return (name, calibrations[last]) if last in calibrations else (method, None)
