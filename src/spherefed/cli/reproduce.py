@@ -79,8 +79,9 @@ def reproduce(
     """Rerun ITEM of the paper: table1 … table10, fig2 …, appc1, appc2, several separated by commas, or all.
 
     `regimes` and `rounds` go beyond the paper. `tuning`, `tuning-ablations`, `tuning-ccvr`, `tuning-ccvr-sphere`,
-    `tuning-ccvr-rounds`, `tuning-ffc`, `tuning-frozen`, `tuning-rounds` and `tuning-temperature` choose rates, or τ, on
-    a validation split instead. An interrupted command continues when it is repeated. Items share trainings.
+    `tuning-ccvr-rounds`, `tuning-clients`, `tuning-ffc`, `tuning-frozen`, `tuning-rounds` and `tuning-temperature`
+    choose rates, or τ, on a validation split instead. An interrupted command continues when it is repeated. Items
+    share trainings.
     """
     from spherefed.errors import ConfigError
     from spherefed.reproduce.catalog import find_items, find_scale, with_cells

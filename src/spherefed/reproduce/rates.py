@@ -13,6 +13,7 @@ from typing import Any
 from spherefed.calibration import Calibration, Ffc
 from spherefed.errors import ConfigError
 from spherefed.experiment import Experiment, with_settings
+from spherefed.reproduce.accuracy_tables import CLIENTS, hundred_clients
 from spherefed.reproduce.campaign import plan_campaign, run_campaign
 from spherefed.reproduce.item import Cell, Item, Metric
 from spherefed.reproduce.methods import LOSSES, SWITCHES, Change, ablation, babu_of, base_of, ours_of, unchanged
@@ -48,11 +49,13 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "tuning-temperature": ("fedavg+temperature",),
     # Three times as many rounds, which are not in the paper.
     "tuning-rounds": (f"fedavg+spherefed{ROUNDS}", f"fedavg{ROUNDS}"),
+    # 100 clients (Table 6).
+    "tuning-clients": tuple(f"{method}{CLIENTS}" for method in ("fedavg", "fedavg+spherefed", "fedavg+babu")),
     # Layers on a frozen encoder, which are not in the paper.
     "tuning-frozen": ("fedavg+frozen", "fedavg+spherefed+frozen"),
 }
 """Methods whose grids are kept equally large, by the name on the command line."""
-SETTINGS: Mapping[str, Change] = {"+frozen": frozen_features, ROUNDS: more_rounds}
+SETTINGS: Mapping[str, Change] = {"+frozen": frozen_features, ROUNDS: more_rounds, CLIENTS: hundred_clients}
 """What the end of a method's name changes."""
 
 
@@ -112,7 +115,7 @@ class RateSearch:
     def _start(self, method: str) -> list[float]:
         refit = START_REFIT_RATE_ON_SPHERE if "spherefed" in method else START_REFIT_RATE
         starts = {REFIT_PATH: refit, TEMPERATURE_PATH: START_TEMPERATURE}
-        known = self.scale.start_rates.get(method, self.scale.rate(method.removesuffix(ROUNDS), TENTH))
+        known = self.scale.start_rates.get(method, self.scale.rate(method.removesuffix(_setting_of(method)), TENTH))
         rate = starts.get(path_of(method), known)
         return [float(f"{rate * factor:.2g}") for factor in FACTORS]
 
@@ -171,7 +174,7 @@ def tuning_experiment(scale: Scale, method: str) -> Experiment:
         for switch, (_, _, suffix) in SWITCHES.items():
             built.setdefault(f"fedavg+{loss.lower()}{suffix}", ablation(scale, TENTH, loss, switch, calibrated=False))
     built["fedavg+temperature"] = built["fedavg+ce+fix-ou+norm"]
-    setting = next((setting for setting in SETTINGS if method.endswith(setting)), "")
+    setting = _setting_of(method)
     name, calibration = _calibration_of(scale, method.removesuffix(setting))
     experiment = built[name]
     assert experiment is not None, "every scale has α = 0.1"
@@ -180,6 +183,11 @@ def tuning_experiment(scale: Scale, method: str) -> Experiment:
         rate = scale.rates.get(name + setting, experiment.local_training.lr)
         experiment = replace(experiment, calibration=calibration).with_lr(rate)
     return replace(experiment, evaluate_every=experiment.rounds)
+
+
+def _setting_of(method: str) -> str:
+    """The end of the method's name that stands for a changed setting; empty if there is none."""
+    return next((setting for setting in SETTINGS if method.endswith(setting)), "")
 
 
 def _calibration_of(scale: Scale, method: str) -> tuple[str, Calibration | None]:
