@@ -175,12 +175,12 @@ LAPTOP_RATES = FROZEN_RATES | {
     "fedavg": 0.02,
     "fedavg+babu": 0.02,
     "fedavg+spherefed": 4.0,
-    "fedavg+mse": 0.5,
+    "fedavg+mse": 0.06,
     "fedavg+mse+norm": 4.0,
-    "fedavg+mse+fix-r": 0.5,
-    "fedavg+mse+fix-ou": 0.5,
-    "fedavg+ce+norm": 0.1,
-    "fedavg+ce+fix-ou": 0.02,
+    "fedavg+mse+fix-r": 0.06,
+    "fedavg+mse+fix-ou": 0.06,
+    "fedavg+ce+norm": 1.6,
+    "fedavg+ce+fix-ou": 0.01,
     "fedavg+ce+fix-ou+norm": 0.1 / START_TEMPERATURE,
 }
 """Where tuning starts; what it chose is in `tuned/laptop-tuning.json`."""
