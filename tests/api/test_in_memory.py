@@ -299,10 +299,34 @@ def test_a_module_with_other_frozen_layers_than_in_the_run_is_refused(
         trained[2].weight.mul_(2)  # is replaced by the run's
     x = torch.from_numpy(blobs()[0][:5])
     assert torch.equal(sf.load(tmp_path / "run", encoder=trained)(x), result.model(x))
-    with pytest.raises(sf.RunError, match="give the module with the weights it was run with"):
+    with pytest.raises(sf.RunError, match="give the module as it was run with"):
         sf.load(tmp_path / "run", encoder=partly_frozen(1))
     monkeypatch.setattr(RunDirectory, "result", lambda _: {**result.summary, "frozen_sha256": None})
     sf.load(tmp_path / "run", encoder=partly_frozen(1))  # of a run by an older release: not known to be wrong
+
+
+class Shuffled(nn.Module):
+    """Columns in an order of its own, and a counter that training moves."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer = nn.Linear(6, 16)
+        order = torch.randperm(6, generator=torch.Generator().manual_seed(seed))
+        self.register_buffer("order", order)
+        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return self.layer(x[:, self.order]).tanh()
+
+
+def test_a_module_with_other_integer_buffers_than_in_the_run_is_refused(tmp_path: Path) -> None:
+    result = sf.run(experiment(), out=tmp_path / "run", data=blobs(), encoder=Shuffled(0), progress=False)
+    x = torch.from_numpy(blobs()[0][:5])
+    assert torch.equal(sf.load(tmp_path / "run", encoder=Shuffled(0))(x), result.model(x))
+    with pytest.raises(sf.RunError, match="integer buffers, have other values"):
+        sf.load(tmp_path / "run", encoder=Shuffled(1))
 
 
 def test_a_module_with_the_weights_of_the_run_and_other_layers_is_refused(tmp_path: Path) -> None:

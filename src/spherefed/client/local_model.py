@@ -44,7 +44,7 @@ class LocalModel:
         self.classifier = classifier
         self.params: dict[str, Tensor] = {n: p for n, p in classifier.named_parameters() if p.requires_grad}
         self.frozen = frozen_tensors(classifier)
-        """Tensors that every process has and none trains: the frozen encoder and its feature map, or frozen layers."""
+        """What every process has and none trains: a frozen encoder, its feature map, frozen layers, integer buffers."""
         self._frozen_digest = frozen_digest
         # Integer buffers (BatchNorm's step counters) are not exchanged; the fixed head is not a running statistic.
         fixed = {LEARNED_HEAD, *self.frozen}
@@ -139,10 +139,9 @@ class LocalModel:
                 layer.training = training
 
     def frozen_digest(self) -> str:
-        """SHA-256 of what is frozen; empty if nothing is."""
-        if self._frozen_digest is not None:
-            return self._frozen_digest
-        return digest(self.frozen) if self.frozen else ""
+        """SHA-256 of what is neither trained nor sent, integer buffers as they began; empty if there is nothing."""
+        fixed = {name: self._initial_counters.get(name, tensor) for name, tensor in self.frozen.items()}
+        return self._frozen_digest or (digest(fixed) if fixed else "")
 
     def derived_state(self) -> dict[str, Tensor]:
         """What every process derives from the seed and is never sent: the initial head and the initial private part."""

@@ -6,6 +6,8 @@ from contextlib import contextmanager
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+STEPS = "num_batches_tracked"
+"""BatchNorm's counter. Other integer buffers, such as a permutation, do not change."""
 _WITHOUT_RANDOMNESS = frozenset(
     {
         nn.Sequential,
@@ -83,9 +85,9 @@ def batch_norm_layers(module: nn.Module) -> dict[str, _BatchNorm]:
 
 
 def frozen_tensors(module: nn.Module) -> dict[str, Tensor]:
-    """Parameters and buffers of frozen modules, by name: neither trained, nor sent, nor averaged.
+    """What is neither trained, nor sent, nor averaged, by name.
 
-    Frozen are modules whose attribute `is_frozen` is true (`Frozen`, feature maps), and parameters without gradients.
+    Modules whose `is_frozen` is true (feature maps, `Frozen`), parameters without gradients, and integers but `STEPS`.
 
     >>> from spherefed.nn.frozen import Frozen
     >>> list(frozen_tensors(nn.Sequential(Frozen(nn.Linear(4, 2)), nn.Linear(2, 2))))
@@ -93,7 +95,9 @@ def frozen_tensors(module: nn.Module) -> dict[str, Tensor]:
     """
     prefixes, params, buffers = _prefixes(module), module.named_parameters(), module.named_buffers()
     frozen = {name: p.detach() for name, p in params if not p.requires_grad or name.startswith(prefixes)}
-    return frozen | {name: buffer.detach() for name, buffer in buffers if name.startswith(prefixes)}
+    return frozen | {
+        n: b.detach() for n, b in buffers if n.startswith(prefixes) or not (b.is_floating_point() or n.endswith(STEPS))
+    }
 
 
 def trainable_modules(module: nn.Module) -> dict[str, nn.Module]:

@@ -27,9 +27,9 @@ def load(run_directory: str | Path, client: int | None = None, *, encoder: nn.Mo
     """The final (calibrated) module of a finished run, in eval mode; if a part is private, that of one client.
 
     `encoder` is needed if the run was given its encoder as a module. Trained weights are those of the run; parameters
-    without gradients are not stored, so the module must have those that it was run with. A warning says which of the
-    user's own components have changed since the run. Instead of a run, the path may be a .safetensors file of
-    `spherefed export`.
+    without gradients and integer buffers are not stored, so the module must have those that it was run with. A warning
+    says which of the user's own components have changed since the run. Instead of a run, the path may be a .safetensors
+    file of `spherefed export`.
     """
     if not isinstance(run_directory, str | Path):
         raise RunError(f"load needs the path of a run directory, got {run_directory!r}; for example 'runs/mine'")
@@ -68,8 +68,8 @@ def _other_weights(experiment: Experiment) -> str:
     """What is wrong if the frozen weights are not those of the run, and what to do."""
     if isinstance(experiment.model.encoder, InMemoryEncoder):
         return (
-            "the layers of encoder= that are not trained have other weights than in the run, which does not store "
-            "them; give the module with the weights it was run with"
+            "layers of encoder= that are not trained, or integer buffers, have other values than in the run, which "
+            "does not store them; give the module as it was run with"
         )
     return "the frozen encoder built here has other weights than in the run; install its release"
 
