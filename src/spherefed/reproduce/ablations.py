@@ -44,7 +44,8 @@ def table3(scale: Scale) -> Item:
         cells=tuple(cells),
         claims=_claims_of_table_3(),
         deviations=(
-            f"CE + Fix(OU) + Norm uses the scale τ = {scale.temperature:g}; the paper tunes τ and does not state it.",
+            f"CE with normalization multiplies scores by τ = {scale.temperature:g}. The paper tunes τ for a fixed head "
+            "and does not state it, and says nothing about τ with a trained head.",
             "Every combination has its own rate, tuned where the scale was tuned, so that it may not diverge where the "
             "paper's did.",
         ),

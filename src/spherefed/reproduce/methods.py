@@ -73,11 +73,10 @@ def ablation(scale: Scale, column: str, loss: str, switch: str, *, calibrated: b
     """One combination of Table 3."""
     head, normalize, suffix = SWITCHES[switch]
     key = f"+{loss.lower()}{suffix}"
-    on_sphere = normalize and not isinstance(head, Learned)
     return ablation_of(
         scale,
         column,
-        loss=CrossEntropy(scale=scale.temperature) if loss == "CE" and on_sphere else LOSSES[loss],
+        loss=CrossEntropy(scale=scale.temperature) if loss == "CE" and normalize else LOSSES[loss],
         head=head,
         normalize=normalize,
         key="fedavg" + RATE_KEYS.get(key, key),

@@ -17,7 +17,7 @@ from spherefed.reproduce.tuned import tuned_ccvr, tuned_rates, tuned_temperature
 from spherefed.server.algorithms import Algorithm, fedavg, fedavgm, fednova, fedprox
 
 START_TEMPERATURE = 16.0
-"""τ of cross-entropy on unit features with a fixed head, where it was not tuned. Gradients grow with it."""
+"""τ of cross-entropy on unit features, where it was not tuned. Gradients grow with it."""
 START_REFIT_RATE = 1e-3
 """Where tuning of CCVR's refit starts."""
 START_REFIT_RATE_ON_SPHERE = 0.5
@@ -61,7 +61,7 @@ class Scale:
     to_the_letter: bool = False
     """Whether networks and lengths are the paper's, so that items take theirs too."""
     temperature: float = START_TEMPERATURE
-    """τ of cross-entropy on unit features with a fixed head (Table 3), whose scores lie in [−1, 1]."""
+    """τ of cross-entropy on unit features (Table 3); with a fixed head, scores lie in [−1, 1]."""
     tammes_steps: int = 10_000
     deviations: tuple[str, ...] = ()
 
@@ -163,7 +163,7 @@ TABLE_16 = {
     "fedavg+mse+norm": 0.5,
     "fedavg+mse+fix-r": 0.5,
     "fedavg+mse+fix-ou": 0.5,
-    "fedavg+ce+norm": 0.1,
+    "fedavg+ce+norm": 0.1 / START_TEMPERATURE,
     "fedavg+ce+fix-ou": 0.1,
     "fedavg+ce+fix-ou+norm": 0.1 / START_TEMPERATURE,
 }
@@ -179,7 +179,7 @@ LAPTOP_RATES = FROZEN_RATES | {
     "fedavg+mse+norm": 4.0,
     "fedavg+mse+fix-r": 0.06,
     "fedavg+mse+fix-ou": 0.06,
-    "fedavg+ce+norm": 1.6,
+    "fedavg+ce+norm": 0.1 / START_TEMPERATURE,
     "fedavg+ce+fix-ou": 0.01,
     "fedavg+ce+fix-ou+norm": 0.1 / START_TEMPERATURE,
 }
@@ -278,6 +278,7 @@ def tiny_scale() -> Scale:
             "fedavg+spherefed": 0.5,
             "fedavg+mse": 0.3,
             "fedavg+mse+norm": 0.5,
+            "fedavg+ce+norm": 0.1 / START_TEMPERATURE,
             "fedavg+ce+fix-ou+norm": 0.1 / START_TEMPERATURE,
         },
         ccvr=Ccvr(num_virtual=50, refit=Refit(lr=1e-5, epochs=2)),
