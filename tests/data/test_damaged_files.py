@@ -182,6 +182,13 @@ def tar_sparse_file(root):
 
 
 @case
+def tar_sparse_map_in_the_content_of_a_member(root):
+    info = _info("x", size=512)
+    info.pax_headers = {"GNU.sparse.major": "1", "GNU.sparse.minor": "0"}  # its content begins with the map's length
+    return cifar(root, extra=[info]), [ARCHIVE, "a sparse file; only plain files"]
+
+
+@case
 def tar_link_in_place_of_a_member(root):
     members = cifar100_members()
     files = cifar100_files(members)

@@ -89,6 +89,10 @@ class _Member(tarfile.TarInfo):
             raise ValueError(f"an extension header of {member.size} bytes, at most {MAX_EXTENSION_BYTES} are read")
         return member
 
+    def _proc_gnusparse_10(self, *_: object) -> None:
+        """Not tarfile's, which reads a sparse map of any length from the content of the member."""
+        raise ValueError("a sparse file; only plain files are accepted")
+
 
 @contextmanager
 def open_zip(path: Path) -> Iterator[FileTree]:
