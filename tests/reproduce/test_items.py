@@ -296,6 +296,36 @@ def test_a_search_that_has_ended_wants_nothing_more(search: str) -> None:
     assert rate_search(search, scale, 1, store).wanted() is None
 
 
+def test_table_6_has_rows_at_the_rates_of_its_clients_where_these_were_tuned() -> None:
+    scale = find_scale("tiny")
+    (without,) = find_items("table6", scale)
+    assert {cell.column for cell in without.cells} == {"K = 100"}
+    rates = {"fedavg+clients": 0.11, "fedavg+babu+clients": 0.12, "fedavg+spherefed+clients": 0.13}
+    (item,) = find_items("table6", replace(scale, rates=scale.rates | rates))
+    assert item.cells[: len(without.cells)] == without.cells
+    for cell in item.cells[len(without.cells) :]:
+        overlay = "+babu" if BABU in cell.row else "+spherefed" if OURS in cell.row else ""
+        assert cell.experiment is not None
+        assert cell.experiment.local_training.lr == rates[f"fedavg{overlay}+clients"]
+        assert (cell.experiment.partition.clients, cell.experiment.cohort) == (100, 10)
+
+
+def test_rates_of_table_6_are_tuned_with_its_clients(tmp_path: Path) -> None:
+    scale = find_scale("laptop")
+    wanted = rate_search("tuning-clients", scale, 1, Store(tmp_path)).wanted()
+    (item,) = find_items("table6", scale)
+    reported = {cell.row: cell.experiment for cell in item.cells}
+    rows = {"fedavg+clients": "FedAvg", "fedavg+spherefed+clients": "FedAvg + SphereFed"}
+    assert wanted is not None
+    for cell in (cell for cell in wanted.cells if cell.row in rows):
+        own, tuned = reported[rows[cell.row]], cell.experiment
+        assert own is not None
+        assert tuned is not None
+        same = replace(own, data=scale.tuning_data, evaluate_every=tuned.evaluate_every, seed=tuned.seed)
+        assert same.with_lr(tuned.local_training.lr).digest() == tuned.digest()
+    assert [cell.column for cell in wanted.cells] == ["0.005", "0.01", "0.02", "2", "4", "8", "0.005", "0.01", "0.02"]
+
+
 def test_cells_that_a_scale_does_not_run_say_so(tmp_path: Path) -> None:
     (item,) = find_items("table2", find_scale("laptop"))
     missing = {cell.column for cell in item.cells if cell.experiment is None}
