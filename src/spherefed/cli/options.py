@@ -102,7 +102,8 @@ SET = click.option(
 TRACK = click.option(
     "--track",
     type=click.Choice(["tensorboard", "mlflow"]),
-    help="Also write rounds, parameters and the final table to TensorBoard or MLflow, on this machine.",
+    help="Also write rounds, parameters and the final table to TensorBoard or MLflow, on this machine "
+    "(unless MLFLOW_TRACKING_URI says where).",
 )
 JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 METRIC = click.option(

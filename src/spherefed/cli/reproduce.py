@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     help="paper: to the letter, for a GPU. desktop, laptop: CIFAR-100 at 16×16, 17 min or 4 min per training on one "
     "core. tiny: digits, in seconds.",
 )
-@click.option("--seeds", type=click.IntRange(1), help="Number of seeds; default: 5 (tiny: 1).")
+@click.option("--seeds", type=click.IntRange(1), help="Number of seeds; default: 5 (tiny and tuning: 1).")
 @JOBS
 @click.option(
     "--out",
