@@ -66,7 +66,7 @@ def test_decoded_images_are_resized_once_and_memory_mapped(tmp_path: Path) -> No
     assert torch.equal(small.train.labels, full.train.labels)
     assert small.memory_mapped
     written = {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").rglob("*.npy")}
-    assert any("folder-4px" in str(path) for path in written)
+    assert any("folder-8bit-4px" in str(path) for path in written)
     load(name, tmp_path, resize=4)
     assert written == {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").rglob("*.npy")}
 

@@ -32,7 +32,8 @@ def load_folder(path: Path, root: Path, *, min_classes: int = 2, resize: int | N
     files = [file for file, _ in train + test]
     cached = load_decoded(
         root,
-        "folder" if resize is None else f"folder-{resize}px",
+        # "-8bit", because earlier versions stored images of 16 bits as white ones under a name without it.
+        "folder-8bit" if resize is None else f"folder-8bit-{resize}px",
         [path, *files],
         lambda target: _decode(path, classes, train, test, target, resize),
     )
