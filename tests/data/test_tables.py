@@ -65,6 +65,31 @@ def test_a_column_names_the_clients_and_is_no_feature(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        (["1,2,0,9", "3,4,1,9"], r"row 0 \(counted from 0\) has 4 fields, and the header has 3; remove the further"),
+        (["1,2,0,", "3,4,1,9"], r"row 1 \(counted from 0\) has 4 fields"),
+        (["1,2,0,8,9", "3,4,1"], r"row 0 \(counted from 0\) has 5 fields"),
+        (["1,2,0", "3,4,1,9"], "Expected 3 fields in line 3, saw 4"),
+    ],
+)
+def test_rows_longer_than_the_header_are_named(rows: list[str], words: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.csv").write_text("\n".join(["age,dose,label", *rows]))
+    with pytest.raises(DataError, match=words):
+        load(f"table:{tmp_path / 'mine.csv'}")
+
+
+def test_a_comma_at_the_end_of_every_row_changes_nothing(tmp_path: Path) -> None:
+    name = written(frame(label=LABELS), tmp_path / "mine.csv")
+    expected, path = load(name), tmp_path / "mine.csv"
+    header, *rows = path.read_text().splitlines()
+    path.write_text("\n".join([header, *(f"{row}," for row in rows)]))
+    made = load(name)
+    assert torch.equal(made.train.inputs, expected.train.inputs)
+    assert torch.equal(made.train.labels, expected.train.labels)
+
+
+@pytest.mark.parametrize(
     ("table", "options", "words"),
     [
         (frame(diagnosis=LABELS), {}, r"no column 'label' or .*name one of the columns age, dose, diagnosis"),

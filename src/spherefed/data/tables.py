@@ -1,6 +1,8 @@
 """Tables of the user: `.csv` and `.parquet` files with one row per example, read by pandas."""
 
+import csv
 import hashlib
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +77,9 @@ def _read(file: Path) -> Any:
     try:
         import pandas
 
-        frame = pandas.read_csv(file) if file.suffix.lower() == ".csv" else pandas.read_parquet(file)
+        frame = _read_csv(file) if file.suffix.lower() == ".csv" else pandas.read_parquet(file)
+    except DataError:
+        raise
     except ImportError as error:
         raise ConfigError(f"table: needs pandas: {install_extra('pandas')} ({str(error).splitlines()[0]})") from None
     except Exception as error:  # the parsers raise many types of exceptions on damaged files
@@ -84,6 +88,30 @@ def _read(file: Path) -> Any:
     if not len(frame):
         raise DataError(f"{file} has no rows; a table needs one row per example")
     return frame
+
+
+def _read_csv(file: Path) -> Any:
+    """A table whose rows have as many fields as the header; commas at the end of every row are allowed."""
+    import pandas
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", pandas.errors.ParserWarning)
+        try:
+            # Without index_col=False, pandas takes the first field of longer rows as an index and shifts the others.
+            return pandas.read_csv(file, index_col=False, low_memory=False)
+        except pandas.errors.ParserWarning:
+            raise _longer_row(file) from None
+
+
+def _longer_row(file: Path) -> DataError:
+    with file.open(encoding="utf-8-sig", newline="") as lines:
+        rows = [row for row in csv.reader(lines) if row]
+    width = len(rows[0])
+    number, row = next((n, row) for n, row in enumerate(rows[1:]) if any(row[width:]))
+    return DataError(
+        f"{file}: row {number} (counted from 0) has {len(row)} fields, and the header has {width}; remove the further "
+        "fields, name them in the header, or quote texts that contain a comma"
+    )
 
 
 def _column(frame: Any, name: str, file: Path) -> Any:
