@@ -64,6 +64,30 @@ def test_a_column_names_the_clients_and_is_no_feature(tmp_path: Path) -> None:
     assert result.records()[0]["clients"] == 2
 
 
+def test_only_an_empty_field_is_a_missing_text(tmp_path: Path) -> None:
+    names = np.array(["None", "NA", "mild"])[LABELS]
+    wards = np.array(["null", "nan", "west"])[LABELS]
+    name = written(frame(label=names, ward=wards), tmp_path / "mine.csv")
+    made = load(name, client_column="ward")
+    assert made.classes == ("NA", "None", "mild")
+    assert {*zip(made.train.labels.tolist(), made.columns["ward"].tolist(), strict=True)} == {
+        (1, "null"),
+        (0, "nan"),
+        (2, "west"),
+    }
+    assert load(written(frame(label=names)[:2], tmp_path / "two.csv")).classes == ("NA", "None")
+    names[[4, 5]] = ""
+    with pytest.raises(DataError, match=r"column 'label' has no value in row 4 \(2 such rows\)"):
+        load(written(frame(label=names), tmp_path / "mine.csv"))
+
+
+def test_class_numbers_stay_numbers_beside_missing_ones(tmp_path: Path) -> None:
+    labels = LABELS.astype(object)
+    labels[7] = "NA"
+    with pytest.raises(DataError, match=r"column 'label' has no value in row 7 \(1 such rows\)"):
+        load(written(frame(label=labels), tmp_path / "mine.csv"))
+
+
 @pytest.mark.parametrize(
     ("rows", "words"),
     [

@@ -28,6 +28,7 @@ def load_table(path: Path, *, label_column: str | None = None, client_column: st
     files = _files(path.expanduser())
     frames = {part: _read(file) for part, file in files.items()}
     label = find_column(label_column, LABEL_KEYS, list(frames["train"].columns), f"{path}: data.label_column")
+    frames = {part: _with_all_texts(frame, (label, client_column), files[part]) for part, frame in frames.items()}
     columns = [name for name in frames["train"].columns if name not in (label, client_column)]
     raw = {part: _column(frame, label, files[part]) for part, frame in frames.items()}
     classes, unnamed = class_names([*raw.values()])
@@ -90,7 +91,7 @@ def _read(file: Path) -> Any:
     return frame
 
 
-def _read_csv(file: Path) -> Any:
+def _read_csv(file: Path, **options: Any) -> Any:
     """A table whose rows have as many fields as the header; commas at the end of every row are allowed."""
     import pandas
 
@@ -98,7 +99,7 @@ def _read_csv(file: Path) -> Any:
         warnings.simplefilter("error", pandas.errors.ParserWarning)
         try:
             # Without index_col=False, pandas takes the first field of longer rows as an index and shifts the others.
-            return pandas.read_csv(file, index_col=False, low_memory=False)
+            return pandas.read_csv(file, index_col=False, low_memory=False, **options)
         except pandas.errors.ParserWarning:
             raise _longer_row(file) from None
 
@@ -112,6 +113,18 @@ def _longer_row(file: Path) -> DataError:
         f"{file}: row {number} (counted from 0) has {len(row)} fields, and the header has {width}; remove the further "
         "fields, name them in the header, or quote texts that contain a comma"
     )
+
+
+def _with_all_texts(frame: Any, names: tuple[str | None, ...], file: Path) -> Any:
+    """The frame of a .csv file, in which only empty fields of these columns are missing, if they are texts.
+
+    Pandas also takes NA, None, null and others for missing, which may be the name of a class or of a client.
+    """
+    missing = {name: frame[name].isna() for name in frame.columns if name in names}
+    texts = [n for n, rows in missing.items() if rows.all() or (rows.any() and frame[n].dtype.kind == "O")]
+    if not texts or file.suffix.lower() != ".csv":
+        return frame
+    return frame.assign(**_read_csv(file, usecols=texts, keep_default_na=False, na_values=[""]))
 
 
 def _column(frame: Any, name: str, file: Path) -> Any:
