@@ -74,9 +74,9 @@ def test_clients_of_one_class_each_are_calibrated_to_a_head_for_all_classes(tmp_
     assert result["accuracy"]["calibrated"]["global_model/global_test"] > 0.8
 
 
-def test_a_data_set_of_one_class_is_learnt(tmp_path: Path) -> None:
-    result = finished(on(tmp_path, blobs(num_classes=1)), tmp_path / "run")
-    assert result["accuracy"]["calibrated"]["global_model/global_test"] == 1.0
+def test_a_data_set_of_one_class_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="at least 2 classes, got only '0'"):
+        finished(on(tmp_path, blobs(num_classes=1)), tmp_path / "run")
 
 
 @pytest.mark.parametrize("cohort", [None, 1])
@@ -237,8 +237,8 @@ def test_a_device_that_is_not_there_is_a_typed_error(tmp_path: Path) -> None:
             run_to_end(on(tmp_path), tmp_path / "run", engine=Engine(device=device))
 
 
-def test_one_client_with_one_example_and_one_class_runs_to_the_end(tmp_path: Path) -> None:
-    experiment = on(tmp_path, blobs(num_train=1, num_classes=1), partition=Iid(clients=1), min_samples=1)
+def test_one_client_with_one_example_runs_to_the_end(tmp_path: Path) -> None:
+    experiment = on(tmp_path, blobs(num_train=1, num_classes=2), partition=Iid(clients=1), min_samples=1)
     result = finished(experiment, tmp_path / "run")
     assert result["calibration"]["rank"] == 1
 

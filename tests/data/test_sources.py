@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
+from spherefed.data.in_memory import dataset_in_memory
 from spherefed.data.sources import SOURCES, load
-from spherefed.errors import ConfigError
+from spherefed.errors import ConfigError, DataError
 
 pytestmark = pytest.mark.usefixtures("no_debian_folder")
 
@@ -15,6 +16,30 @@ def test_arrays_and_digits_still_load(tmp_path):
     assert (len(dataset.train), len(dataset.test), dataset.num_classes) == (8, 2, 3)
     digits = load("digits")
     assert (len(digits.train), len(digits.test)) == (SOURCES["digits"].num_train, SOURCES["digits"].num_test)
+
+
+ONE_CLASS = (np.ones((10, 4), np.float32), np.zeros(10, np.int64))
+
+
+def one_class():
+    return ONE_CLASS
+
+
+def loaded_one_class():
+    return dataset_in_memory(ONE_CLASS, min_classes=1)
+
+
+@pytest.mark.parametrize("kind", ["arrays", "table", "one_class", "loaded_one_class"])
+def test_a_single_class_is_refused_except_at_a_site(kind, tmp_path):
+    np.savez(tmp_path / "mine.npz", images=ONE_CLASS[0], labels=ONE_CLASS[1])
+    (tmp_path / "mine.csv").write_text("age,label\n" + "3.5,0\n" * 10)
+    files = {"arrays": f"arrays:{tmp_path / 'mine.npz'}", "table": f"table:{tmp_path / 'mine.csv'}"}
+    name = files.get(kind, f"{__name__}:{kind}")
+    if kind == "table":
+        pytest.importorskip("pandas")
+    with pytest.raises(DataError, match="a classifier needs at least 2 classes, got only '0'; add examples of others"):
+        load(name)
+    assert load(name, min_classes=1).classes == ("0",)
 
 
 @pytest.mark.parametrize("name", ["cifar1000", "folder:", "arrays:", ""])

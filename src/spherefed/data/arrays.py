@@ -11,7 +11,7 @@ from torch import Tensor
 from spherefed.data.archives import check_zip
 from spherefed.data.dataset import Dataset, check_examples, fixed_split
 from spherefed.data.examples import Examples
-from spherefed.data.labels import MAX_CLASSES, class_names, label_numbers
+from spherefed.data.labels import MAX_CLASSES, check_classes, class_names, label_numbers
 from spherefed.errors import DataError
 
 LABELS = ("labels", "test_labels")
@@ -47,7 +47,7 @@ def _digits_table() -> "np.ndarray":
     return np.column_stack([raw.data, raw.target])
 
 
-def arrays(path: Path) -> Dataset:
+def arrays(path: Path, *, min_classes: int = 2) -> Dataset:
     """A user's `.npz` file with arrays `images` and `labels`, and optionally `test_images` and `test_labels`.
 
     Images are (n, height, width) or (n, channels, height, width), as integers 0..255 or as floats; numbers (n, d) are
@@ -81,11 +81,13 @@ def arrays(path: Path) -> Dataset:
         test_images, test_labels = images[test], labels[test]
         images, labels = images[train], labels[train]
         columns = {name: values[train.numpy()] for name, values in columns.items()}
+    classes = names or tuple(str(c) for c in range(int(max(labels.max(), test_labels.max())) + 1))
+    check_classes(classes, str(path), min_classes)
     return Dataset(
         name=f"arrays:{path}",
         train=Examples(images, labels),
         test=Examples(test_images, test_labels),
-        classes=names or tuple(str(c) for c in range(int(max(labels.max(), test_labels.max())) + 1)),
+        classes=classes,
         unnamed_classes=not names,
         columns=columns,
         provenance={"source": str(path)},

@@ -14,7 +14,7 @@ from torch import Tensor
 from spherefed.data.columns import is_frame, is_hugging_face
 from spherefed.data.dataset import Dataset, check_finite, fixed_split
 from spherefed.data.examples import Examples
-from spherefed.data.labels import are_numbers, class_names, label_numbers, renumbered
+from spherefed.data.labels import are_numbers, check_classes, class_names, label_numbers, renumbered
 from spherefed.data.partition import Partition, partition_of
 from spherefed.errors import DataError
 from spherefed.tensors import digest
@@ -40,7 +40,12 @@ class Columns(NamedTuple):
 
 
 def dataset_in_memory(
-    data: Any, test: Any = None, *, image_key: str | None = None, label_key: str | None = None
+    data: Any,
+    test: Any = None,
+    *,
+    image_key: str | None = None,
+    label_key: str | None = None,
+    min_classes: int = 2,
 ) -> Dataset:
     """The data set of a caller; without `test` a fixed random fifth of the examples is held out for testing.
 
@@ -59,6 +64,7 @@ def dataset_in_memory(
                 f"test= was given beside a Dataset, which has a test part of {len(data.test)} examples; leave test= "
                 "out, or use dataclasses.replace(data, test=…)"
             )
+        check_classes(data.classes, f"data set {data.name!r}", min_classes)
         return _named(data)
     if test is None and isinstance(data, Mapping) and {"train", "test"} <= data.keys():  # a DatasetDict
         data, test = data["train"], data["test"]
@@ -76,7 +82,7 @@ def dataset_in_memory(
         parts = examples.take(kept), examples.take(left)
     else:
         parts = examples, _examples(columns[1], classes)
-    _check_classes(classes)
+    check_classes(classes, "labels", min_classes)
     return _named(
         Dataset(
             name="memory", train=_copied(parts[0]), test=_copied(parts[1]), classes=classes, unnamed_classes=unnamed
@@ -96,7 +102,7 @@ def clients_in_memory(
     sources = {f"clients[{k}]": each for k, each in enumerate(clients)} | ({} if test is None else {"test": test})
     columns = _aligned([_columns(each, image_key, label_key, where) for where, each in sources.items()])
     classes, unnamed = class_names([each.labels for each in columns], columns[0].classes)
-    _check_classes(classes)
+    check_classes(classes, "labels")
     given = [_examples(each, classes) for each in columns[: len(clients)]]
     shapes = {tuple(each.inputs.shape[1:]) for each in given}
     if len(shapes) > 1:
@@ -155,13 +161,6 @@ def _in_order(part: Columns, first: Columns) -> Columns:
         raise DataError(f"{part.where}: two columns have one name, and columns are matched by name; rename one of them")
     order = [part.features.index(name) for name in first.features]
     return part._replace(inputs=part.inputs[:, order], features=first.features)
-
-
-def _check_classes(classes: tuple[str, ...]) -> None:
-    if len(classes) == 1:
-        raise DataError(
-            f"labels: a classifier needs at least 2 classes, got only {classes[0]!r}; add examples of others"
-        )
 
 
 def _columns(data: Any, image_key: str | None, label_key: str | None, where: str) -> Columns:

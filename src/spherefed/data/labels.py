@@ -46,6 +46,15 @@ def class_names(parts: Sequence[Any], names: tuple[str, ...] = ()) -> tuple[tupl
     return tuple(str(number) for number in range(most + 1)), True
 
 
+def check_classes(classes: tuple[str, ...], where: str, min_classes: int = 2) -> None:
+    """Raise DataError for a single class; `min_classes` is 1 at a site, because others may have the other classes."""
+    if len(classes) == 1 < min_classes:
+        raise DataError(
+            f"{where}: a classifier needs at least {min_classes} classes, got only {classes[0]!r}; add examples of "
+            "others"
+        )
+
+
 def are_numbers(labels: Any, where: str) -> bool:
     """Whether there are labels, and they are class numbers."""
     array = _array(labels, where)

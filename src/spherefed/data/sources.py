@@ -13,6 +13,7 @@ from spherefed.data.folder import load_folder
 from spherefed.data.idx import REMOTES as FASHION_REMOTES
 from spherefed.data.idx import find_fashion_mnist, load_fashion_mnist
 from spherefed.data.in_memory import dataset_in_memory
+from spherefed.data.labels import check_classes
 from spherefed.data.locations import RemoteFile, data_root, user_path
 from spherefed.data.resize import resized
 from spherefed.data.tables import load_table
@@ -97,13 +98,13 @@ def load(
     if label_column is not None and kind != "table":
         raise ConfigError(f"data.label_column is for tables, and {name!r} is none: leave it out, or name table:FILE")
     if is_own_source(name):
-        return _own(name)
+        return _own(name, min_classes)
     if path and kind == "folder":
         return load_folder(Path(path), data_root(root), min_classes=min_classes, resize=resize)
     if path and kind == "arrays":
-        data = arrays(user_path(path))
+        data = arrays(user_path(path), min_classes=min_classes)
     elif path and kind == "table":
-        data = load_table(user_path(path), label_column=label_column, client_column=client_column)
+        data = load_table(user_path(path), label_column, client_column, min_classes=min_classes)
     else:
         data = find_source(name).load(data_root(root))
     return data if resize is None else resized(data, resize, data_root(root))
@@ -114,7 +115,7 @@ def is_own_source(name: str) -> bool:
     return ":" in name and is_component_name(name) and name.partition(":")[0] not in PREFIXES
 
 
-def _own(name: str) -> Dataset:
+def _own(name: str, min_classes: int) -> Dataset:
     """What a user's function returns: a `Dataset`, or anything that `dataset_in_memory` accepts."""
     function = find_component(name, "data.name", "a function without arguments that returns a data set")
     if not callable(function):
@@ -130,8 +131,9 @@ def _own(name: str) -> Dataset:
             "returns a data set, such as (X, y)"
         ) from error
     if isinstance(made, Dataset):
+        check_classes(made.classes, f"data.name {name!r}", min_classes)
         return replace(made, name=name)
-    return replace(dataset_in_memory(made), name=name)
+    return replace(dataset_in_memory(made, min_classes=min_classes), name=name)
 
 
 def find_source(name: str) -> Source:

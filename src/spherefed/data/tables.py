@@ -12,13 +12,15 @@ import torch
 from spherefed.data.dataset import Dataset, check_examples, fixed_split
 from spherefed.data.examples import Examples
 from spherefed.data.in_memory import LABEL_KEYS, find_column
-from spherefed.data.labels import class_names, label_numbers
+from spherefed.data.labels import check_classes, class_names, label_numbers
 from spherefed.errors import ConfigError, DataError, install_extra
 
 SUFFIXES = (".csv", ".parquet")
 
 
-def load_table(path: Path, *, label_column: str | None = None, client_column: str | None = None) -> Dataset:
+def load_table(
+    path: Path, label_column: str | None = None, client_column: str | None = None, *, min_classes: int = 2
+) -> Dataset:
     """A table with one row per example: a column of labels, numeric columns as features.
 
     `path` is a file, of which a fixed random fifth is held out for testing, or a folder with `train` and `test` files.
@@ -46,6 +48,7 @@ def load_table(path: Path, *, label_column: str | None = None, client_column: st
         made = {
             part: Examples(whole.inputs[rows], whole.labels[rows]) for part, rows in (("train", train), ("test", test))
         }
+    check_classes(classes, f"{path}, column {label!r}", min_classes)
     return Dataset(
         name=f"table:{path}",
         train=made["train"],
