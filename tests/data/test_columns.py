@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import spherefed as sf
+from spherefed.assembly import load_data, split_data
 from spherefed.data.columns import ByColumn, groups_by_column
 from spherefed.data.tables import load_table
 from spherefed.errors import ConfigError, DataError
@@ -43,6 +44,38 @@ def test_an_array_file_names_its_clients(tmp_path: Path) -> None:
     assert clients(sf.run(mine, progress=False)) == 3
     subset = sf.recipe("digits", rounds=1, data=data | {"examples": 60, "validation": 0.2}, partition=mine.partition)
     assert clients(sf.run(subset, progress=False)) == 3
+
+
+POOLED = {"pooled": True, "held_out": 0.2}
+
+
+@pytest.mark.parametrize("kind", ["fifth", "arrays", "table", "subset"])
+def test_pooled_test_examples_belong_to_their_clients(kind: str, tmp_path: Path) -> None:
+    others = {"test_images": FEATURES[:40], "test_labels": LABELS[:40], "test_hospital": HOSPITALS[:40]}
+    data: dict[str, Any] = arrays(tmp_path / "mine.npz", **(others if kind == "arrays" else {})) | POOLED
+    if kind == "table":
+        pandas = pytest.importorskip("pandas")
+        frame = pandas.DataFrame(FEATURES).assign(label=LABELS, hospital=HOSPITALS)
+        frame.to_csv(tmp_path / "train.csv", index=False)
+        frame[:40].to_csv(tmp_path / "test.csv", index=False)
+        data |= {"name": f"table:{tmp_path}"}
+    if kind == "subset":
+        data |= {"examples": 60}
+    by_column = {"kind": "by-column", "column": "hospital", "clients": 3}
+    mine = sf.recipe("digits", rounds=1, data=data, partition=by_column)
+    made = load_data(mine, None)
+    parts = split_data(mine, made).parts
+    assert sum(map(len, parts)) == len(made.train) == {"fifth": 120, "subset": 60}.get(kind, 160)
+    for part, name in zip(parts, ("north", "south", "west"), strict=True):
+        own = {row.tobytes() for row in FEATURES[name == HOSPITALS].astype(np.float32)}
+        assert {row.tobytes() for row in made.train.inputs[part].numpy()} <= own
+
+
+def test_pooled_test_examples_without_the_column_are_named(tmp_path: Path) -> None:
+    data = arrays(tmp_path / "mine.npz", test_images=FEATURES[:9], test_labels=LABELS[:9]) | POOLED
+    mine = sf.recipe("digits", data=data, partition={"kind": "by-column", "column": "hospital", "clients": 3})
+    with pytest.raises(DataError, match=r"of 120 examples, and the clients share 129.*'test_hospital'.*pooled = false"):
+        sf.run(mine, progress=False)
 
 
 def test_a_dict_of_columns_names_its_clients() -> None:

@@ -52,7 +52,8 @@ def arrays(path: Path, *, min_classes: int = 2) -> Dataset:
 
     Images are (n, height, width) or (n, channels, height, width), as integers 0..255 or as floats; numbers (n, d) are
     features and stay as they are. Labels are class numbers or texts. Without test arrays a fixed random fifth of the
-    examples is held out for testing. Other arrays with one value per example are columns for partition 'by-column'.
+    examples is held out for testing. Other arrays with one value per example are columns for partition 'by-column';
+    the array `test_NAME` is the column NAME of the test examples.
     """
     if not path.is_file():
         raise DataError(f"no file {path}; arrays: needs an .npz file with 'images' and 'labels'")
@@ -74,12 +75,19 @@ def arrays(path: Path, *, min_classes: int = 2) -> Dataset:
     columns = {name: a for name, a in contents.items() if name not in ARRAYS and a.shape == (len(labels),)}
     if "test_images" in contents:
         test_images, test_labels = _as_examples(contents, "test_images", "test_labels", path, names)
+        found = {name: contents[f"test_{name}"] for name in columns if f"test_{name}" in contents}
+        test_columns = {
+            name: values
+            for name, values in found.items()
+            if values.shape == test_labels.shape and values.dtype.kind == columns[name].dtype.kind
+        }
     else:
         if len(labels) < 2:
             raise DataError(f"{path}: one example is too few for a training and a test part")
         train, test = fixed_split(len(labels))
         test_images, test_labels = images[test], labels[test]
         images, labels = images[train], labels[train]
+        test_columns = {name: values[test.numpy()] for name, values in columns.items()}
         columns = {name: values[train.numpy()] for name, values in columns.items()}
     classes = names or tuple(str(c) for c in range(int(max(labels.max(), test_labels.max())) + 1))
     check_classes(classes, str(path), min_classes)
@@ -90,6 +98,7 @@ def arrays(path: Path, *, min_classes: int = 2) -> Dataset:
         classes=classes,
         unnamed_classes=not names,
         columns=columns,
+        test_columns=test_columns,
         provenance={"source": str(path)},
     )
 

@@ -37,6 +37,12 @@ class ByColumn:
             known = suggest(self.column, columns) if columns else usual
             raise DataError(f"the data have no column {self.column!r} for partition.kind = 'by-column'; {known}")
         column = _values(columns[self.column], self.column)
+        if len(rows) and rows.max() >= len(column):
+            raise DataError(
+                f"column {self.column!r} has values of {len(column)} examples, and the clients share {len(rows)}: with "
+                "data.pooled = true the test examples need the column too (in an arrays: file as an array "
+                f"'test_{self.column}'); add it, or set data.pooled = false"
+            )
         values, different = column[rows], np.unique(column)  # a client without an example in use stays a client
         if len(different) != self.clients:
             raise ConfigError(

@@ -33,6 +33,8 @@ class Dataset:
     """Whether the examples are stored at the clients, so that only classes and input shape are known here."""
     columns: dict[str, "NDArray[Any]"] = field(default_factory=dict)
     """Further values of the stored training examples, such as where they come from, for partition 'by-column'."""
+    test_columns: dict[str, "NDArray[Any]"] = field(default_factory=dict)
+    """The same values of the stored test examples, if the data have them; `pooled` needs them."""
     provenance: dict[str, str] = field(default_factory=dict)
     """Facts about the files (digests, counts, whether they are the official ones), stored with a run."""
 
@@ -134,7 +136,19 @@ def pooled(data: Dataset) -> Dataset:
         torch.cat([part.all_labels() for part in parts]),
         data.train.prepare,
     )
-    return replace(data, train=train, test=train.take(torch.zeros(0, dtype=torch.int64)), columns={})
+    # A column that the test examples lack ends with the training examples; partition 'by-column' reports it.
+    columns = {
+        name: np.concatenate([_in_use(values, data.train), _in_use(data.test_columns.get(name, values[:0]), data.test)])
+        for name, values in data.columns.items()
+    }
+    return replace(
+        data, train=train, test=train.take(torch.zeros(0, dtype=torch.int64)), columns=columns, test_columns={}
+    )
+
+
+def _in_use(values: "NDArray[Any]", examples: Examples) -> "NDArray[Any]":
+    """The values of these examples, of those of all stored ones."""
+    return values if examples.indices is None or not len(values) else values[examples.indices.numpy()]
 
 
 def channel_statistics(images: "NDArray[np.uint8]") -> tuple[tuple[float, ...], tuple[float, ...]]:

@@ -38,13 +38,18 @@ def load_table(
         part: _examples(frame, columns, label_numbers(raw[part], classes, f"{files[part]}, {label!r}"), files[part])
         for part, frame in frames.items()
     }
-    named = {}
+    named: dict[str, dict[str, Any]] = {"train": {}, "test": {}}
     if client_column is not None and client_column in frames["train"].columns:
-        named = {client_column: _column(frames["train"], client_column, files["train"])}
+        named["train"] = {client_column: _column(frames["train"], client_column, files["train"])}
+        if "test" in frames and client_column in frames["test"].columns:
+            named["test"] = {client_column: frames["test"][client_column].to_numpy()}
     if "test" not in made:
         train, test = fixed_split(_enough(len(made["train"]), path))
-        named = {name: values[train.numpy()] for name, values in named.items()}
-        whole = made["train"]
+        whole, of_whole = made["train"], named["train"]
+        named = {
+            part: {name: values[rows.numpy()] for name, values in of_whole.items()}
+            for part, rows in (("train", train), ("test", test))
+        }
         made = {
             part: Examples(whole.inputs[rows], whole.labels[rows]) for part, rows in (("train", train), ("test", test))
         }
@@ -55,7 +60,8 @@ def load_table(
         test=made["test"],
         classes=classes,
         unnamed_classes=unnamed,
-        columns=named,
+        columns=named["train"],
+        test_columns=named["test"],
         provenance={"source": str(path), "features": ", ".join(map(str, columns))} | _digests(files),
     )
 
