@@ -405,6 +405,29 @@ def test_a_mistake_in_the_data_is_named(data: Any, keys: dict[str, Any], words: 
         dataset_in_memory(data, **keys)
 
 
+def test_a_frame_may_mix_types_of_numbers() -> None:
+    pandas = pytest.importorskip("pandas")
+    plain = np.array([[1.5, 1, 3, 0], [2.5, 0, 4, 1], [3.5, 1, 5, 1]])
+    frame = pandas.DataFrame(plain, columns=list("abcd")).astype({"b": bool, "c": "Int64", "d": "boolean"})
+    frame["e"] = pandas.Series([True, 2, 3.5], dtype=object)
+    test = frame.assign(label=[0, 1, 0])
+    made = dataset_in_memory(test, test)
+    assert torch.equal(made.train.inputs, torch.tensor(np.c_[plain, [1, 2, 3.5]]).float())
+    tokens = pandas.DataFrame({"a": [1, 2, 3], "b": [4, 5, 6], "label": [0, 1, 0]})
+    assert dataset_in_memory(tokens, tokens).train.inputs.dtype == torch.int64  # as before: token ids
+
+
+@pytest.mark.parametrize("kind", ["float64", "Int64", "boolean", "object"])
+def test_a_missing_value_and_a_text_in_a_frame_are_named_with_the_column(kind: str) -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"age": [30.5, 40.5, 50.5], "label": [0, 1, 0], "smokes": [True, False, True]})
+    lacking = frame.assign(dose=pandas.Series([1, 0, None], dtype=kind))
+    with pytest.raises(sf.DataError, match=r"data: column 'dose' has no value in row 2 \(1 such rows\); fill them in"):
+        dataset_in_memory(lacking)
+    with pytest.raises(sf.DataError, match=r"and column 'ward' is .*such as 'a'; encode text columns"):
+        dataset_in_memory(frame.assign(ward=["a", "b", "c"]))
+
+
 def test_an_encoder_for_other_inputs_says_so() -> None:
     with pytest.raises(sf.ModelError, match=r"cannot read inputs of \(6,\), float32"):
         sf.run(experiment(), data=blobs(), encoder=nn.Linear(5, 4), progress=False)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from spherefed.data.columns import is_frame, is_hugging_face
@@ -172,7 +173,7 @@ def _columns(data: Any, image_key: str | None, label_key: str | None, where: str
     if is_frame(data):
         label = find_column(label_key, LABEL_KEYS, list(data.columns), f"{where}: label_key")
         inputs = data.drop(columns=[label])
-        return Columns(where, inputs.to_numpy(), data[label].to_numpy(), features=tuple(inputs.columns))
+        return Columns(where, _frame_inputs(inputs, where), data[label].to_numpy(), features=tuple(inputs.columns))
     if is_hugging_face(data):
         names = list(data.column_names)
         image, label = _keys(image_key, label_key, names, where)
@@ -196,6 +197,26 @@ def _columns(data: Any, image_key: str | None, label_key: str | None, where: str
         f"{where} is a {type(data).__name__}; allowed are (X, y), a torch Dataset, a Hugging Face dataset, a dict of "
         "columns, a pandas frame with a label column, or a list of batches"
     )
+
+
+def _frame_inputs(frame: Any, where: str) -> NDArray[Any]:
+    """The values of a frame: as they are if pandas has one type of number for all columns, else as floats."""
+    for position, name in enumerate(frame.columns):
+        column = frame.iloc[:, position]  # names may occur twice
+        missing = np.flatnonzero(column.isna().to_numpy())
+        if len(missing):
+            raise DataError(
+                f"{where}: column {name!r} has no value in row {int(missing[0])} ({len(missing)} such rows); fill them "
+                "in, or remove the rows or the column"
+            )
+        numbers = column.dtype.kind in "biufc" or all(isinstance(value, int | float | np.number) for value in column)
+        if not numbers:
+            raise DataError(
+                f"{where}: inputs must be numbers, and column {name!r} is {column.dtype}, such as {column.iloc[0]!r}; "
+                "encode text columns as numbers first, or remove them"
+            )
+    values: NDArray[Any] = frame.to_numpy()
+    return frame.to_numpy(dtype=np.float64) if values.dtype.kind == "O" else values
 
 
 def _row(item: Any, image_key: str | None, label_key: str | None, where: str) -> tuple[Any, Any]:
