@@ -147,6 +147,16 @@ def test_a_missing_value_in_a_frame_or_a_table_names_no_client(kind: str, tmp_pa
         load_table(tmp_path / "mine.csv", client_column="hospital")
 
 
+@pytest.mark.parametrize("kind", [list, lambda mixed: np.array(mixed, dtype=object)])
+def test_a_column_of_numbers_and_texts_is_refused(kind: Any) -> None:
+    hospitals = kind([7, "north", 7, "9"] * 30)
+    said = r"column 'hospital' mixes values that cannot be sorted: .*'north'.*only texts, for example by str\(value\)"
+    with pytest.raises(DataError, match=said):
+        groups_by_column({"image": FEATURES, "label": LABELS, "hospital": hospitals}, "hospital")
+    with pytest.raises(DataError, match=said):
+        ByColumn(column="hospital", clients=3).split_column({"hospital": hospitals}, np.arange(120))
+
+
 def test_a_series_is_read_by_position() -> None:
     pandas = pytest.importorskip("pandas")
     order = np.random.default_rng(1).permutation(120)

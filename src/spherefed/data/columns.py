@@ -43,13 +43,13 @@ class ByColumn:
                 "data.pooled = true the test examples need the column too (in an arrays: file as an array "
                 f"'test_{self.column}'); add it, or set data.pooled = false"
             )
-        values, different = column[rows], np.unique(column)  # a client without an example in use stays a client
+        different = _different(column, self.column)  # a client without an example in use stays a client
         if len(different) != self.clients:
             raise ConfigError(
                 f"column {self.column!r} has {len(different)} different values, but partition.clients is "
                 f"{self.clients}; set partition.clients={len(different)}"
             )
-        return tuple(np.flatnonzero(values == value) for value in different)
+        return tuple(np.flatnonzero(column[rows] == value) for value in different)
 
 
 def is_frame(data: Any) -> bool:
@@ -78,7 +78,7 @@ def groups_by_column(data: Any, column: str) -> list[Any]:
             f"the data have no column {column!r} for partition.kind = 'by-column'; {suggest(column, names)}"
         )
     values = _values(data[column], column)
-    rows = [np.flatnonzero(values == value) for value in np.unique(values)]
+    rows = [np.flatnonzero(values == value) for value in _different(values, column)]
     if frame:
         return [data.drop(columns=[column]).iloc[chosen] for chosen in rows]
     # By position: a pandas Series is indexed by its labels.
@@ -107,7 +107,19 @@ def _values(given: Any, column: str) -> NDArray[Any]:
             f"column {column!r} has no value in row {missing[0]} ({len(missing)} such rows), and by-column needs one "
             "to find the client; fill them in, or remove these rows"
         )
-    return np.asarray(given)
+    return values
+
+
+def _different(values: NDArray[Any], column: str) -> NDArray[Any]:
+    """The different values, sorted."""
+    try:
+        return np.unique(values)
+    except TypeError:
+        first = {type(value): value for value in reversed(values)}
+        raise DataError(
+            f"column {column!r} mixes values that cannot be sorted: {', '.join(map(repr, first.values()))}; give only "
+            "numbers or only texts, for example by str(value) for each of them"
+        ) from None
 
 
 def _is_missing(value: Any) -> bool:
