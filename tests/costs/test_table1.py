@@ -183,6 +183,7 @@ def test_the_command_takes_a_model_by_name_or_by_dimension() -> None:
     [
         (["--encoder", "resnet"], "did you mean 'resnet18'"),
         (["--input-shape", "3,x"], "such as 3,32,32"),
+        (["--input-shape", "²,3,3"], "such as 3,32,32"),
         (["--dim", "5", "--hardware"], "cannot be combined"),
         (["--encoder", "convnet", "--input-shape", "3,20,20"], "resize the images"),
     ],

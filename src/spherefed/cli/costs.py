@@ -90,7 +90,7 @@ def _shape(text: str) -> tuple[int, ...]:
     from spherefed.errors import ConfigError
 
     sizes = text.split(",")
-    if not all(size.strip().isdigit() and int(size) > 0 for size in sizes):
+    if not all(size.strip().isdecimal() and int(size) > 0 for size in sizes):
         raise ConfigError(f"--input-shape must be positive whole numbers such as 3,32,32, got {text!r}")
     return tuple(map(int, sizes))
 
