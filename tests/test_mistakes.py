@@ -402,6 +402,15 @@ CALLS: dict[str, tuple[Callable[[], Any], str, str, str]] = {
     "narrow encoder": (
         lambda: sf.hyperspherical(nn.Linear(3, 4), num_classes=10, dim=4), "got 4 < 10", ">= classes", "wider encoder",
     ),
+    "one batch of arrays": (
+        lambda: sf.statistics(sf.hyperspherical(nn.Linear(3, 4), 2), (X, Y)),  # type: ignore[arg-type]
+        "one pair", "an iterable of (inputs, labels)", "write [(inputs, labels)]",
+    ),
+    "texts in a batch": (
+        lambda: sf.statistics(sf.hyperspherical(nn.Linear(3, 4), 2), [(X, ["a", "b"] * 10)]),  # type: ignore[list-item]
+        "a list", "arrays of numbers", "convert it",
+    ),
+    "text ridge": (lambda: statistics(4, [0, 1]).solve("1"), "'1'", "must be a number", "write for example"),  # type: ignore[arg-type]
     "labels of statistics": (lambda: statistics(4, [0, 5]), "got 0..5", "must lie in 0..1", "number the classes"),
     "other statistics": (
         lambda: statistics(4, [0, 1]) + statistics(8, [0, 1]), "4 features", "do not fit", "the same encoder",

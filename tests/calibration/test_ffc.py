@@ -596,3 +596,20 @@ def test_statistics_and_solutions_show_sizes_and_not_tensors() -> None:
     assert repr(one) == "Statistics(20 examples, 1 zero vectors, 8 features, 3 classes)"
     assert repr(one.solve(0.5)).startswith("Solution(3 classes × 8 features by cholesky, rank 8, rcond ")
     assert repr(one.solve(0.5)).endswith(", ridge 0.5)")
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+def test_arrays_give_the_statistics_of_the_same_tensors(kind: type) -> None:
+    torch.manual_seed(0)
+    model = hyperspherical(nn.Linear(3, 4), num_classes=2, dim=4)
+    inputs, labels = torch.randn(9, 3), torch.arange(9) % 2
+    found = statistics(model, [(inputs.numpy().astype(kind), labels.numpy())])  # type: ignore[list-item]
+    expected = statistics(model, [(inputs, labels)])
+    assert all(torch.equal(found.tensors()[name], expected.tensors()[name]) for name in expected.tensors())
+
+
+def test_a_ridge_that_is_no_number_is_refused() -> None:
+    part = statistics(hyperspherical(nn.Linear(3, 4), num_classes=2, dim=4), [(torch.ones(2, 3), torch.arange(2))])
+    with pytest.raises(ConfigError, match="ridge must be a number, got '1'"):
+        part.solve("1")  # type: ignore[arg-type]
+    assert torch.equal(part.solve(np.float32(0.5)).weight, part.solve(0.5).weight)  # type: ignore[arg-type]

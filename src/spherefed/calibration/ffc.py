@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -53,7 +54,7 @@ def statistics(model: Classifier, batches: Iterable[tuple[Tensor, Tensor]]) -> S
         raise CalibrationError(
             f"statistics needs a model of sf.hyperspherical or sf.from_classifier, got a {type(model).__name__}"
         )
-    if isinstance(batches, tuple) and len(batches) == 2 and isinstance(batches[0], Tensor):
+    if isinstance(batches, tuple) and len(batches) == 2 and isinstance(batches[0], Tensor | np.ndarray):
         raise CalibrationError(
             "batches must be an iterable of (inputs, labels), got one pair; write [(inputs, labels)]"
         )
@@ -61,10 +62,10 @@ def statistics(model: Classifier, batches: Iterable[tuple[Tensor, Tensor]]) -> S
     accumulator: Accumulator | None = None
     with eval_mode(model), torch.inference_mode(), torch.autocast(device.type, enabled=False):
         for inputs, labels in batches:
-            features = model.raw_features(inputs.to(device))
+            features = model.raw_features((inputs if isinstance(inputs, Tensor) else _tensor(inputs, model)).to(device))
             if accumulator is None:
                 accumulator = Accumulator(features.shape[1], model.num_classes, device)
-            accumulator.add(features, labels.to(device))
+            accumulator.add(features, (labels if isinstance(labels, Tensor) else _tensor(labels, model)).to(device))
         if accumulator is None:
             if model.head.is_uninitialized:
                 raise CalibrationError(
@@ -72,6 +73,19 @@ def statistics(model: Classifier, batches: Iterable[tuple[Tensor, Tensor]]) -> S
                 )
             accumulator = Accumulator(model.head.weight.shape[1], model.num_classes, device)
         return accumulator.total()
+
+
+def _tensor(values: object, model: Classifier) -> Tensor:
+    """An array or a list as a tensor, its floats of the type of the model's parameters."""
+    try:
+        tensor = torch.as_tensor(values)
+    except (TypeError, ValueError, RuntimeError):
+        raise CalibrationError(
+            f"batches must be pairs (inputs, labels) of tensors or arrays of numbers, got a {type(values).__name__}; "
+            "convert it with torch.as_tensor"
+        ) from None
+    floats = (p.dtype for p in model.parameters() if p.is_floating_point())
+    return tensor.to(next(floats, torch.float32)) if tensor.is_floating_point() else tensor
 
 
 class Accumulator:

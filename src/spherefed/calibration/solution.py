@@ -2,13 +2,16 @@
 
 from dataclasses import dataclass
 from math import isfinite
+from numbers import Real
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from spherefed.calibration.context import SummaryValue
-from spherefed.errors import CalibrationError
+from spherefed.errors import CalibrationError, ConfigError, SpherefedError
+
+NUMBERS: tuple[type, ...] = (Real, Tensor)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, slots=True)
@@ -52,8 +55,8 @@ def solve(gram_ll: Tensor, cross_lC: Tensor, ridge: float, *, noise: float = 0.0
     the eigenvectors with eigenvalues above `eigenvalue_cutoff` give the minimum-norm solution. λ itself never changes:
     λ > noise keeps every direction.
     """
-    if not (ridge >= 0 and isfinite(ridge)):
-        raise CalibrationError(f"ridge must be finite and not negative, got {ridge}")
+    if not (isinstance(ridge, NUMBERS) and ridge >= 0 and isfinite(ridge)):
+        raise _wrong_ridge(ridge)
     dim = len(gram_ll)
     system_ll = gram_ll.clone()
     system_ll.diagonal().add_(ridge)
@@ -83,6 +86,12 @@ def solve(gram_ll: Tensor, cross_lC: Tensor, ridge: float, *, noise: float = 0.0
         dropped=dim - rank,
         ridge=ridge,
     )
+
+
+def _wrong_ridge(ridge: object) -> SpherefedError:
+    if isinstance(ridge, NUMBERS):
+        return CalibrationError(f"ridge must be finite and not negative, got {ridge}")
+    return ConfigError(f"ridge must be a number, got {ridge!r}; write for example ridge=0.1")
 
 
 def eigh_in_place(matrix_ll: Tensor) -> tuple[Tensor, Tensor]:
