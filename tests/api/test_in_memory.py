@@ -405,6 +405,20 @@ def test_a_mistake_in_the_data_is_named(data: Any, keys: dict[str, Any], words: 
         dataset_in_memory(data, **keys)
 
 
+def test_objects_that_are_whole_numbers_are_class_numbers() -> None:
+    for labels in ([2, 0, 1], [2.0, 0, np.int64(1)], [True, False, True]):
+        given = np.array(labels, dtype=object)
+        made = dataset_in_memory((np.zeros((3, 2)), given), (np.zeros((3, 2)), given))
+        assert made.train.labels.tolist() == [int(label) for label in labels]
+    for labels, word in (
+        ([0, 1, None], "got None"),
+        ([0, 1.5, 2], r"got float64 such as 0\.0"),
+        ([0, "a", 1], "got 0"),
+    ):
+        with pytest.raises(sf.DataError, match=word):
+            dataset_in_memory((np.zeros((3, 2)), np.array(labels, dtype=object)))
+
+
 def test_a_frame_may_mix_types_of_numbers() -> None:
     pandas = pytest.importorskip("pandas")
     plain = np.array([[1.5, 1, 3, 0], [2.5, 0, 4, 1], [3.5, 1, 5, 1]])

@@ -12,6 +12,7 @@ from spherefed.errors import DataError
 
 MAX_CLASSES = 65_536
 """More than any data set has: identifiers that were taken for class numbers."""
+NUMBERS = (int, float, np.number, np.bool_)
 
 
 def class_names(parts: Sequence[Any], names: tuple[str, ...] = ()) -> tuple[tuple[str, ...], bool]:
@@ -101,6 +102,8 @@ def _array(labels: Any, where: str) -> np.ndarray:
             f"{where}: labels must be one-dimensional, one class per example, got shape {array.shape}; "
             "flatten them, or take the argmax of one-hot rows"
         )
+    if array.dtype.kind == "O" and array.size and all(isinstance(label, NUMBERS) for label in array):
+        array = array.astype(np.float64)
     if array.dtype.kind == "f" and len(missing := np.flatnonzero(~np.isfinite(array))):
         raise DataError(
             f"{where}: labels must be texts or whole numbers, got {array[missing[0]]} at index {missing[0]} "
@@ -109,7 +112,8 @@ def _array(labels: Any, where: str) -> np.ndarray:
     if array.dtype.kind == "f" and np.array_equal(array, np.round(array)):
         return array.astype(np.int64)
     if array.dtype.kind == "O" and not all(isinstance(label, str) for label in array):
-        bad = next(label for label in array if not isinstance(label, str))
+        others = [label for label in array if not isinstance(label, str)]
+        bad = next((label for label in others if not isinstance(label, NUMBERS)), others[0])
         raise DataError(f"{where}: labels must be texts or whole numbers, got {bad!r}; replace or remove such examples")
     if array.dtype.kind not in "uibOUT":
         raise DataError(
