@@ -42,6 +42,25 @@ def test_a_single_class_is_refused_except_at_a_site(kind, tmp_path):
     assert load(name, min_classes=1).classes == ("0",)
 
 
+@pytest.mark.parametrize("kind", ["arrays", "table", "memory"])
+def test_numbers_beyond_float32_are_named(kind, tmp_path, recwarn):
+    inputs, labels = np.ones((10, 2)), np.arange(10) % 2
+    inputs[7, 1] = -1e300
+    np.savez(tmp_path / "mine.npz", images=inputs, labels=labels)
+    rows = [f"{x},{y},{label}" for (x, y), label in zip(inputs.tolist(), labels, strict=True)]
+    (tmp_path / "mine.csv").write_text("\n".join(["age,dose,label", *rows]))
+    if kind == "table":
+        pytest.importorskip("pandas")
+    calls = {
+        "arrays": lambda: load(f"arrays:{tmp_path / 'mine.npz'}"),
+        "table": lambda: load(f"table:{tmp_path / 'mine.csv'}"),
+        "memory": lambda: dataset_in_memory((inputs, labels)),
+    }
+    with pytest.raises(DataError, match=r"input 7 \(counted from 0\) contains -1e\+300, beyond the range of float32"):
+        calls[kind]()
+    assert not recwarn.list
+
+
 @pytest.mark.parametrize("name", ["cifar1000", "folder:", "arrays:", ""])
 def test_unknown_names_are_refused_with_the_known_ones(name):
     with pytest.raises(ConfigError, match="allowed: cifar100"):

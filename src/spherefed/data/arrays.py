@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from spherefed.data.archives import check_zip
-from spherefed.data.dataset import Dataset, check_examples, fixed_split
+from spherefed.data.dataset import Dataset, check_examples, fixed_split, to_float32
 from spherefed.data.examples import Examples
 from spherefed.data.labels import MAX_CLASSES, check_classes, class_names, label_numbers
 from spherefed.errors import DataError
@@ -124,11 +124,12 @@ def _as_examples(
     x, y = contents[images], contents[labels]
     _check_arrays(x, y, images, labels, path)
     is_image = x.ndim > 2
-    pixels = torch.from_numpy(x.astype(np.float32) / (255.0 if is_image and x.dtype.kind in "ui" else 1.0))
+    where = f"{path}, {images!r} with {labels!r}"
+    pixels = torch.from_numpy(to_float32(x, where) / (255.0 if is_image and x.dtype.kind in "ui" else 1.0))
     if pixels.ndim == 3:
         pixels = pixels.unsqueeze(1)
     numbers = label_numbers(y, names, f"{path}, {labels!r}") if names else torch.from_numpy(y.astype(np.int64))
-    check_examples(Examples(pixels, numbers), num_classes=MAX_CLASSES, where=f"{path}, {images!r} with {labels!r}")
+    check_examples(Examples(pixels, numbers), num_classes=MAX_CLASSES, where=where)
     return pixels, numbers
 
 

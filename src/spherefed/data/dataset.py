@@ -106,6 +106,18 @@ def check_finite(inputs: torch.Tensor, where: str) -> None:
         )
 
 
+def to_float32(values: "NDArray[Any]", where: str) -> "NDArray[np.float32]":
+    """A copy as float32; raises DataError for finite numbers beyond its range, which would become infinite."""
+    with np.errstate(over="ignore"):
+        made = values.astype(np.float32)
+    if np.isinf(made).any() and len(large := np.argwhere(np.isinf(made) & np.isfinite(values))):
+        raise DataError(
+            f"{where}: input {int(large[0][0])} (counted from 0) contains {float(values[tuple(large[0])]):g}, beyond "
+            "the range of float32, ±3.4e38; scale the inputs"
+        )
+    return made
+
+
 def fixed_split(size: int) -> tuple[torch.Tensor, torch.Tensor]:
     """(train, test) indices for a data set without an official split: a fifth for testing, the same for every seed."""
     order = torch.from_numpy(stream(0, Purpose.SPLIT).permutation(size))

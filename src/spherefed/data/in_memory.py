@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from spherefed.data.columns import is_frame, is_hugging_face
-from spherefed.data.dataset import Dataset, check_finite, fixed_split
+from spherefed.data.dataset import Dataset, check_finite, fixed_split, to_float32
 from spherefed.data.examples import Examples
 from spherefed.data.labels import are_numbers, check_classes, class_names, label_numbers, renumbered
 from spherefed.data.partition import Partition, partition_of
@@ -286,6 +286,8 @@ def _inputs(given: Any, where: str) -> Tensor:
         if tensor.ndim == 4 and tensor.shape[3] in CHANNELS and tensor.shape[1] not in CHANNELS:
             tensor = tensor.permute(0, 3, 1, 2)
         return (tensor.unsqueeze(1) if tensor.ndim == 3 else tensor).to(torch.float32).div_(255).contiguous()
+    if tensor.dtype == torch.float64:
+        return torch.from_numpy(to_float32(tensor.numpy(), where))
     if tensor.is_floating_point() or tensor.dtype == torch.bool:
         return tensor.to(torch.float32)
     return tensor.to(torch.int64)

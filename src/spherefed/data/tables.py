@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from spherefed.data.dataset import Dataset, check_examples, fixed_split
+from spherefed.data.dataset import Dataset, check_examples, fixed_split, to_float32
 from spherefed.data.examples import Examples
 from spherefed.data.in_memory import LABEL_KEYS, find_column
 from spherefed.data.labels import check_classes, class_names, label_numbers
@@ -158,7 +158,7 @@ def _examples(frame: Any, columns: list[str], labels: torch.Tensor, file: Path) 
             f"{file}: column {texts[0]!r} is not numeric ({frame[texts[0]].dtype}); "
             "encode it as numbers, remove it, or name it as partition.column"
         )
-    examples = Examples(torch.from_numpy(frame[columns].to_numpy(dtype=np.float32, copy=True)), labels)
+    examples = Examples(torch.from_numpy(to_float32(frame[columns].to_numpy(dtype=np.float64), str(file))), labels)
     check_examples(examples, num_classes=int(labels.max()) + 1, where=str(file))
     return examples
 
