@@ -15,6 +15,7 @@ from spherefed.data.labels import MAX_CLASSES, check_classes, class_names, label
 from spherefed.errors import DataError
 
 LABELS = ("labels", "test_labels")
+CHANNELS = (1, 3, 4)
 ARRAYS = ("images", "test_images", *LABELS)
 
 
@@ -145,8 +146,19 @@ def _check_arrays(x: "np.ndarray", y: "np.ndarray", images: str, labels: str, pa
         )
     if 0 in x.shape[1:]:
         raise DataError(f"{path}: {images!r} has shape {x.shape}; images without pixels are not allowed")
+    if x.ndim == 4 and x.dtype.kind in "ui" and _channels_last(x.shape):
+        raise DataError(
+            f"{path}: {images!r} has shape {x.shape}, which looks like channels last; allowed are (n, h, w) and "
+            f"(n, channels, h, w): write {images}.transpose(0, 3, 1, 2), or floats if the {x.shape[1]} are channels"
+        )
     if x.ndim > 2 and x.dtype.kind in "ui" and x.size and not (x.min() >= 0 and x.max() <= 255):
         index = int(np.argmax(((x < 0) | (x > 255)).reshape(len(x), -1).any(axis=1)))
         raise DataError(
             f"{path}: {images!r} at index {index} contains integers outside 0..255; scale them, or use floats"
         )
+
+
+def _channels_last(shape: tuple[int, ...]) -> bool:
+    """Whether (n, h, w, channels) is more likely than (n, channels, h, w); one column of pixels may be a signal."""
+    _, second, third, last = shape
+    return second not in CHANNELS and last in CHANNELS and (last > 1 or second == third)
