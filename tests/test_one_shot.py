@@ -32,8 +32,10 @@ from spherefed.nn.frozen import BATCH_ROWS, Frozen
 from spherefed.nn.heads import Orthonormal
 from spherefed.runs.digests import finish_files
 from spherefed.runs.directory import read_json
+from spherefed.runs.loading import evaluate_run
 from spherefed.runs.runner import Engine, run_to_end
 from spherefed.server.algorithms import fedrep, lg_fedavg
+from spherefed.tensors import digest
 
 LOCAL = LocalTraining(lr=0.1, epochs=1)
 
@@ -130,6 +132,15 @@ def test_a_finished_run_is_loaded_with_its_encoder_and_another_encoder_is_refuse
     finish_files(tmp_path, {"result.json": changed})
     with pytest.raises(RunError, match="the frozen encoder built here has other weights"):
         spherefed.load(tmp_path)
+
+
+@pytest.mark.parametrize("recorded", [None, digest({})])
+def test_a_run_on_the_inputs_themselves_is_loaded(recorded: str | None, tmp_path: Path) -> None:
+    """Nothing is frozen then; earlier releases recorded the digest of nothing."""
+    result = run_to_end(one_shot(encoder=Flatten()), tmp_path)
+    assert result["frozen_sha256"] is None
+    finish_files(tmp_path, {"result.json": json_bytes(result | {"frozen_sha256": recorded})})
+    assert evaluate_run(tmp_path, "digits").accuracy == result["accuracy"]["calibrated"][GLOBAL_TEST]
 
 
 def test_a_learned_head_is_trained_on_a_frozen_encoder_that_is_never_sent(tmp_path: Path) -> None:

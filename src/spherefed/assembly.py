@@ -151,7 +151,8 @@ def build_parts(
         experiment = replace(experiment, stack=stack)
     features = frozen_digest = None
     if experiment.model.frozen and not data.remote:
-        frozen_digest = digest(frozen_tensors(classifier))
+        frozen = frozen_tensors(classifier)
+        frozen_digest = digest(frozen) if frozen else ""
         features = _cache_features(experiment, classifier, data, root_of(data_root))
     local_model = build_local_model(experiment, classifier, frozen_digest=frozen_digest)
     if derived_state is not None:

@@ -18,7 +18,7 @@ from spherefed.experiment import Experiment, read_experiment
 from spherefed.nn.classifier import Classifier, on_device
 from spherefed.nn.encoders import InMemoryEncoder
 from spherefed.runs.directory import RunDirectory, read_object
-from spherefed.tensors import one_thread, strip_prefix
+from spherefed.tensors import digest, one_thread, strip_prefix
 
 MAX_SIDE = 10**6
 
@@ -51,7 +51,7 @@ def load(run_directory: str | Path, client: int | None = None, *, encoder: nn.Mo
     classifier = build_classifier(experiment, shape, num_classes, dtype=dtype, encoder=encoder)
     local_model = build_local_model(replace(experiment, stack=0), classifier)
     stored = directory.result().get("frozen_sha256")
-    if stored is not None and stored != local_model.frozen_digest():
+    if stored not in (None, digest({})) and stored != local_model.frozen_digest():  # of nothing, by earlier releases
         raise RunError(f"{path}: {_other_weights(experiment)}")
     if local_model.private and client is None:
         raise RunError(f"{path}: a part of the model stays with each client; name the one whose model to load")
