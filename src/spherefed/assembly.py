@@ -290,12 +290,12 @@ def load_data(experiment: Experiment, data_root: str | None, given: Dataset | No
 
 
 def load_named(experiment: Experiment, name: str, data_root: str | None) -> Dataset:
-    """A data set by name, read as the experiment says."""
-    partition = experiment.partition
+    """A data set by name, read as the experiment says; its label column is for tables, of which this may be none."""
+    partition, of_same_kind = experiment.partition, name.startswith("table:") or name == experiment.data.name
     return sources.load(
         name,
         data_root,
         resize=experiment.data.resize,
-        label_column=experiment.data.label_column,
+        label_column=experiment.data.label_column if of_same_kind else None,
         client_column=partition.column if isinstance(partition, ByColumn) else None,
     )

@@ -20,11 +20,13 @@ class SharedFormat:
     std: tuple[float, ...] = ()
     owner: str = "data.mean"
     """What has the normalization, for error messages."""
+    class_list: str = "data.classes"
+    """What has the class list, for error messages."""
 
     def apply_to(self, data: Dataset) -> Dataset:
         """The data set with this class list, of which it may have only a part, and with this normalization."""
         if self.classes:
-            data = _with_classes(data, self.classes)
+            data = _with_classes(data, self.classes, self.class_list)
         return self._with_normalization(data) if self.mean else data
 
     def _with_normalization(self, data: Dataset) -> Dataset:
@@ -56,16 +58,16 @@ def without_examples(classes: Sequence[str], input_shape: Sequence[int]) -> Data
     return Dataset(name="sites", train=empty, test=empty, classes=tuple(classes), remote=True)
 
 
-def _with_classes(data: Dataset, classes: tuple[str, ...]) -> Dataset:
+def _with_classes(data: Dataset, classes: tuple[str, ...], owner: str) -> Dataset:
     if data.unnamed_classes:
         if data.num_classes > len(classes):
             raise DataError(
-                f"{data.name} has labels up to {data.num_classes - 1}, but data.classes has only {len(classes)} classes"
+                f"{data.name} has labels up to {data.num_classes - 1}, but {owner} has only {len(classes)} classes"
             )
         return replace(data, classes=classes)
     for name in data.classes:
         if name not in classes:
-            raise DataError(f"{data.name} has a class {name!r} that is not in data.classes; {suggest(name, classes)}")
+            raise DataError(f"{data.name} has a class {name!r} that is not in {owner}; {suggest(name, classes)}")
     new_labels = torch.tensor([classes.index(name) for name in data.classes])
     train, test = (replace(part, labels=new_labels[part.labels]) for part in (data.train, data.test))
     return replace(data, classes=classes, train=train, test=test)

@@ -84,19 +84,40 @@ def describe_inputs(path: Path, data: Mapping[str, Any]) -> tuple[tuple[int, ...
     return tuple(shape), str(dtype), len(classes)
 
 
-def _as_in_training(experiment: Experiment, data: Dataset) -> Dataset:
-    """With the normalization that a pretrained encoder, or the experiment, has for all data."""
-    wanted = experiment.shared_format
-    return SharedFormat(mean=wanted.mean, std=wanted.std).apply_to(data)
+def _as_in_training(run_directory: Path, experiment: Experiment, data: Dataset) -> Dataset:
+    """With the classes, the order of columns and the normalization of the data that the run was trained on."""
+    trained_on, wanted = read_object(run_directory / "dataset.json"), experiment.shared_format
+    constants = trained_on.get("normalization")
+    if isinstance(constants, dict) and data.train.prepare is not None and not wanted.mean:
+        wanted = SharedFormat(
+            mean=tuple(constants["mean"]), std=tuple(constants["std"]), owner=f"the normalization of {run_directory}"
+        )
+    classes = tuple(map(str, trained_on["classes"]))
+    wanted = replace(wanted, classes=classes, class_list=f"the classes of {run_directory}")
+    return wanted.apply_to(_in_column_order(data, trained_on.get("provenance"), run_directory))
+
+
+def _in_column_order(data: Dataset, trained_on: Any, run_directory: Path) -> Dataset:
+    """The data with columns in the order of the run's, where both record their names."""
+    stored = trained_on.get("features") if isinstance(trained_on, dict) else None
+    own = data.provenance.get("features")
+    if stored is None or own is None or stored == own:
+        return data
+    names, wanted = own.split(", "), str(stored).split(", ")
+    if sorted(names) != sorted(wanted) or len({*names}) < len(names) or len(names) != data.input_shape[0]:
+        raise DataError(
+            f"{data.name} has the columns {own}, and {run_directory} was trained on {stored}; give the same"
+        )
+    order = [names.index(name) for name in wanted]
+    train, test = (replace(part, inputs=part.inputs[:, order]) for part in (data.train, data.test))
+    return replace(data, train=train, test=test)
 
 
 def evaluate_run(run_directory: Path, data: str, *, device: str = "cpu", data_root: str | None = None) -> Counts:
     """Correct answers of a finished run's final model on the test part of a data set."""
     classifier = on_device(load(run_directory), device)
     experiment = read_experiment(run_directory)
-    test = _as_in_training(experiment, load_named(experiment, data, data_root))
-    if test.num_classes > classifier.num_classes:
-        raise DataError(f"{data} has {test.num_classes} classes, the model of {run_directory} {classifier.num_classes}")
+    test = _as_in_training(run_directory, experiment, load_named(experiment, data, data_root))
     try:
         with one_thread():
             return count_correct(classifier, test.test, torch.device(device))
