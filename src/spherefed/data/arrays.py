@@ -12,6 +12,7 @@ from spherefed.data.archives import check_zip
 from spherefed.data.dataset import Dataset, check_examples, fixed_split, to_float32
 from spherefed.data.examples import Examples
 from spherefed.data.labels import MAX_CLASSES, check_classes, class_names, label_numbers
+from spherefed.data.locations import sha256_of
 from spherefed.errors import DataError
 
 LABELS = ("labels", "test_labels")
@@ -100,7 +101,7 @@ def arrays(path: Path, *, min_classes: int = 2) -> Dataset:
         unnamed_classes=not names,
         columns=columns,
         test_columns=test_columns,
-        provenance={"source": str(path)},
+        provenance={"source": str(path), "sha256": sha256_of(path)},
     )
 
 

@@ -1,5 +1,6 @@
 """Image folders of the user: one sub-folder per class, optionally inside `train/` and `test/` (or `val/`)."""
 
+import hashlib
 from pathlib import Path
 
 import numpy as np
@@ -94,6 +95,7 @@ def _decode(
     shape: tuple[int, int] | None = None
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
+    digests: dict[str, str] = {}
     for split, labelled in (("train", train), ("test", test)):
         images = None
         for index, (file, _) in enumerate(labelled):
@@ -105,6 +107,7 @@ def _decode(
                 images = new_array(target, f"{split}_images", (len(labelled), 3, *shape))
             images[index] = pixels
         assert images is not None, "neither part is empty"
+        digests[f"sha256 of {split} images"] = hashlib.sha256(images.data).hexdigest()
         save_array(target, f"{split}_labels", np.array([label for _, label in labelled], dtype=np.int64))
         if split == "train":
             mean, std = channel_statistics(images)
@@ -117,6 +120,7 @@ def _decode(
             "train": str(len(train)),
             "test": str(len(test)),
             **({} if resize is None else {"resized": f"area mean, to {resize}×{resize}"}),
+            **digests,
         },
         mean=mean,
         # A channel with equal pixels has std 0; dividing by 1 instead gives zeros.

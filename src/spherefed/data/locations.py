@@ -72,5 +72,10 @@ def md5_of(path: Path) -> str:
         return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
 
 
+def sha256_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def md5_of_bytes(content: bytes) -> str:
     return hashlib.md5(content, usedforsecurity=False).hexdigest()

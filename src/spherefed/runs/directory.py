@@ -103,9 +103,26 @@ class RunDirectory:
                 "another --out; differences (stored → given): " + "; ".join(lines)
             )
 
-    def check_same(self, experiment: Experiment, partition: Partition) -> None:
-        """Refuse to resume another experiment, or the same one whose partition comes out otherwise here."""
-        self.check_experiment(experiment)
+    def check_inputs(self, dataset: Mapping[str, Any], partition: Partition, frozen_digest: str) -> None:
+        """Refuse other examples, another partition or other frozen weights than the run began with.
+
+        `dataset` is the description of the data set. What an earlier release did not record is not compared.
+        """
+        stored, given = (
+            _content(d) for d in (read_object(self.path / "dataset.json"), parse_json(json_bytes(dataset)))
+        )
+        known = stored.keys() & given.keys()
+        if lines := differences({name: stored[name] for name in known}, {name: given[name] for name in known}):
+            raise RunError(
+                f"the data have changed since {self.path} began, so it can be neither resumed nor changed: restore "
+                "them, or run again; differences (stored → given): " + "; ".join(lines)
+            )
+        begun = self._environment().get("frozen_sha256", frozen_digest)
+        if begun != frozen_digest:
+            raise RunError(
+                f"{self.path} began with other frozen weights (SHA-256 {begun[:12]}…, here {frozen_digest[:12]}…): "
+                "restore them, or run again"
+            )
         _, metadata = read_tensors(self.path / "partition.safetensors")
         if metadata.get("digest") != partition.digest():
             raise RunError(
@@ -180,6 +197,11 @@ class RunDirectory:
         if not names or not (self.path / "environment.json").exists():
             return []
         return changed_components(self._environment().get("components", {}), names)
+
+    def check_parts(self, experiment: Experiment, encoder: nn.Module | None) -> None:
+        """Refuse to continue a run with components that have changed, or with another module than it began with."""
+        self.check_components(experiment)
+        self.check_encoder(encoder)
 
     def check_components(self, experiment: Experiment) -> None:
         """Refuse to continue a run with components that have changed."""
@@ -261,6 +283,14 @@ class RunDirectory:
         if inside := sorted(self.path.glob("**/experiment.json")):
             return f"{self.path} is not a run directory but a folder of runs: name one of them, {inside[0].parent}"
         return f"{self.path} is not a run directory: it has no experiment.json; name a folder that a run has written"
+
+
+def _content(dataset: Mapping[str, Any]) -> dict[str, Any]:
+    """What the description of a data set says about its examples, and not about where they were found."""
+    names = ("name", "classes", "input_shape", "input_dtype", "normalization", "num_train", "num_test")
+    provenance = dataset.get("provenance") or {}
+    digests = {name: value for name, value in provenance.items() if name.startswith("sha256")}
+    return {name: dataset[name] for name in names if name in dataset} | digests
 
 
 def _rounds(result: Mapping[str, Any]) -> int:

@@ -49,7 +49,10 @@ def change_head(run: Path, client: int, action: Action, *, data_root: str | None
         if action == "forget" and client not in kept.clients:
             client_statistics(run, client).unlink(missing_ok=True)  # left by a kill after the client was forgotten
         _check_change(kept, client, action, experiment.partition.clients)
+        directory.check_components(experiment)
         assembly = assemble(experiment, data_root=data_root)
+        frozen_digest = assembly.local_model.frozen_digest()
+        directory.check_inputs(assembly.dataset.description(), assembly.partition, frozen_digest)
         changed = _change(run, assembly, experiment.calibration, model, kept, client, action)
         solved = experiment.calibration.solve(changed.total, assembly.context(model, experiment.rounds))
         new_model = model.with_head(solved.weight.to(assembly.local_model.dtype))

@@ -95,8 +95,7 @@ def run(
         # Keep the earlier run's stack, even if the default has changed.
         experiment = replace(experiment, stack=read_experiment(begun).stack)
     if resume:
-        RunDirectory(out).check_components(experiment)
-        RunDirectory(out).check_encoder(given.encoder)
+        RunDirectory(out).check_parts(experiment, given.encoder)
     if engine.keep_client_statistics:
         check_additive(experiment.calibration)
     assembly = assemble(experiment, device=engine.device, data_root=engine.data_root, in_memory=in_memory)
@@ -140,11 +139,11 @@ def run_assembled(
         _check_resumable(directory, assembly, str(environment["engine"]))
         if directory.finished:
             return
-    # Without rounds there are no steps that use freed memory again, and large statistics need it.
-    reuse = freed_memory_kept() if experiment.rounds else nullcontext()
+    reuse = freed_memory_kept() if experiment.rounds else nullcontext()  # without steps, large statistics need it
     with reuse, closing(fleet_for(directory)) as fleet, directory.locked():
         if not resume:
-            directory.begin(experiment, environment, assembly.dataset.description(), assembly.partition)
+            begun = {**environment, "frozen_sha256": assembly.local_model.frozen_digest()}
+            directory.begin(experiment, begun, assembly.dataset.description(), assembly.partition)
         elif directory.finished:  # by another process, while this one waited
             return
         if trained is not None and not resume:
@@ -165,7 +164,8 @@ def run_assembled(
 
 def _check_resumable(directory: RunDirectory, assembly: Assembly, engine: str) -> None:
     """Refuse a run that is not of this experiment, has been changed, or cannot be continued here."""
-    directory.check_same(assembly.experiment, assembly.partition)
+    directory.check_experiment(assembly.experiment)
+    directory.check_inputs(assembly.dataset.description(), assembly.partition, assembly.local_model.frozen_digest())
     if directory.finished:
         directory.check_whole()
     else:
