@@ -176,6 +176,14 @@ def test_a_value_may_hold_an_equals_sign() -> None:
     assert with_settings(tiny(), ["data.name=arrays:a=b.npz"]).data.name == "arrays:a=b.npz"
 
 
+def test_a_kind_that_stands_after_other_fields_of_its_part_does_not_drop_them() -> None:
+    begun = experiment_from_mapping({"name": "x", "rounds": 1, "local": {"lr": 0.1}})
+    written = ["partition.clients=2", "rounds=3", "partition.kind=iid"]
+    for order in (written, written[::-1], [*written[:2], "partition.kind=shards", written[2]]):
+        changed = with_settings(begun, order)
+        assert (changed.partition, changed.rounds) == (Iid(clients=2), 3)
+
+
 def test_another_kind_starts_from_its_own_defaults_and_the_same_kind_keeps_its_fields() -> None:
     start = tiny(partition=Dirichlet(alpha=0.7, clients=33))
     assert with_settings(start, ["partition.kind=iid"]).partition == Iid()

@@ -65,10 +65,7 @@ def experiment_from_json(text: str) -> Experiment:
 def with_settings(experiment: Experiment, settings: Iterable[str]) -> Experiment:
     """The experiment with `path=value` settings applied, values written as in TOML; bare words are texts.
 
-    >>> from spherefed.client.training import LocalTraining
-    >>> e = Experiment(name="x", rounds=3, local=LocalTraining(lr=0.1))
-    >>> with_settings(e, ["local.lr=0.5", "partition.kind=iid"]).partition
-    Iid(clients=10)
+    A kind resets the other fields of its part, so it is applied before them, wherever it stands.
     """
     changes: list[tuple[str, Any]] = []
     for setting in settings:
@@ -77,7 +74,10 @@ def with_settings(experiment: Experiment, settings: Iterable[str]) -> Experiment
             raise ConfigError(f"--set wants path=value, got {shown(setting)}; for example --set local.lr=0.1")
         if path.count(".") > MAX_DEPTH:
             raise ConfigError(f"--set {shown(path)}: no field lies deeper than {MAX_DEPTH} dots")
-        changes.append((path.strip(), _value(text.strip())))
+        path = path.strip()
+        fields = path.removesuffix("kind") if path.endswith(".kind") else None  # partition.kind → partition.
+        later = [i for i, (name, _) in enumerate(changes) if fields and name.startswith(fields) and name != path]
+        changes.insert(later[0] if later else len(changes), (path, _value(text.strip())))
     return with_fields(experiment, changes)
 
 
