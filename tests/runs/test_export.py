@@ -39,6 +39,16 @@ def test_a_file_of_weights_loads_without_its_run_and_gives_the_same_scores(run: 
         assert torch.equal(module(inputs), expected)
 
 
+def test_a_file_that_is_no_card_is_not_overwritten(run: Path, tmp_path: Path) -> None:
+    notes = tmp_path / "README.md"
+    notes.write_text("notes", encoding="utf-8")
+    with pytest.raises(ConfigError, match="is no model card, so it is not overwritten"):
+        export_run(run, tmp_path / "README.safetensors")
+    assert [*tmp_path.glob("README*")] == [notes]
+    export_run(run, tmp_path / "model.safetensors")
+    export_run(run, tmp_path / "model.safetensors")  # over its own card
+
+
 def test_the_card_has_the_figures_of_the_run(run: Path, tmp_path: Path) -> None:
     done = export_run(run, tmp_path / "model.safetensors")
     assert done.card == tmp_path / "model.md"

@@ -14,11 +14,11 @@ import torch
 from spherefed.assembly import build_classifier
 from spherefed.errors import ConfigError, ModelError, RunError
 from spherefed.experiment import experiment_from_json, experiment_to_json, read_experiment
-from spherefed.files import parse_json, read_tensors, write_bytes, write_tensors
+from spherefed.files import parse_json, read_file, read_tensors, write_bytes, write_tensors
 from spherefed.nn.classifier import Classifier
 from spherefed.runs.directory import RunDirectory, read_json
 from spherefed.runs.loading import describe_inputs, load
-from spherefed.runs.model_card import model_card
+from spherefed.runs.model_card import CARD_BEGINS, model_card
 from spherefed.tensors import Tensors, digest, one_thread
 
 WEIGHTS, PROGRAM = ".safetensors", ".pt2"
@@ -43,6 +43,11 @@ def export_run(run_directory: Path, file: Path, *, client: int | None = None) ->
         raise ConfigError(
             f"the file must end in {WEIGHTS} (weights) or {PROGRAM} (a torch.export program), got {str(file)!r}"
         )
+    card = file.with_suffix(".md")
+    if card.exists() and not read_file(card).startswith(CARD_BEGINS.encode()):
+        raise ConfigError(
+            f"{card} exists and is no model card, so it is not overwritten; choose another name for {file}"
+        )
     directory = RunDirectory(run_directory)
     classifier = load(run_directory, client)
     data, environment = read_json(run_directory / "dataset.json"), read_json(run_directory / "environment.json")
@@ -53,7 +58,6 @@ def export_run(run_directory: Path, file: Path, *, client: int | None = None) ->
         write_tensors(file, tensors, _metadata(experiment_to_json(experiment), data, tensors))
     else:
         _write_program(classifier, data, file)
-    card = file.with_suffix(".md")
     text = model_card(
         file.name,
         experiment,

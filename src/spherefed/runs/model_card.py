@@ -10,6 +10,7 @@ from spherefed.tensors import Tensors, digest, num_bytes
 
 MAX_CLASSES = 20
 """Names of classes on a card; the file of weights has all of them."""
+CARD_BEGINS = "---\nlibrary_name: spherefed\n"
 
 
 def model_card(
@@ -25,8 +26,7 @@ def model_card(
     """Markdown with the header that model hubs read. Every figure is from the run directory."""
     num_values = sum(tensor.numel() for tensor in tensors.values())
     lines = [
-        "---",
-        "library_name: spherefed",
+        *CARD_BEGINS.splitlines(),
         "tags: [federated-learning, image-classification]"
         if len(data["input_shape"]) == 3
         else "tags: [federated-learning]",
