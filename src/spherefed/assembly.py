@@ -289,13 +289,16 @@ def load_data(experiment: Experiment, data_root: str | None, given: Dataset | No
     return data
 
 
-def load_named(experiment: Experiment, name: str, data_root: str | None) -> Dataset:
+def load_named(experiment: Experiment, name: str, data_root: str | None, *, min_classes: int = 2) -> Dataset:
     """A data set by name, read as the experiment says; its label column is for tables, of which this may be none."""
-    partition, of_same_kind = experiment.partition, name.startswith("table:") or name == experiment.data.name
+    partition, is_table = experiment.partition, name.startswith("table:") or name == experiment.data.name
+    label = experiment.data.label_column if is_table else None
+    client = partition.column if isinstance(partition, ByColumn) else None
     return sources.load(
         name,
         data_root,
+        min_classes=min_classes,
         resize=experiment.data.resize,
-        label_column=experiment.data.label_column if of_same_kind else None,
-        client_column=partition.column if isinstance(partition, ByColumn) else None,
+        label_column=label,
+        client_column=client,
     )

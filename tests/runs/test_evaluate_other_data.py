@@ -54,6 +54,7 @@ def run(tmp_path: Path) -> Path:
 def test_classes_are_matched_by_name(run: Path, tmp_path: Path) -> None:
     two = write_table(tmp_path / "two.csv", classes=CLASSES[1:])
     assert evaluate_run(run, f"table:{two}").accuracy > 0.95
+    assert evaluate_run(run, f"table:{write_table(tmp_path / 'one.csv', classes=CLASSES[2:])}").accuracy > 0.95
     other = two.with_name("other.csv")
     other.write_text(two.read_text(encoding="utf-8").replace("normal", "norm"), encoding="utf-8")
     with pytest.raises(DataError, match=r"a class 'norm' that is not in the classes of .*run; did you mean 'normal'"):

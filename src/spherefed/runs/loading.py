@@ -117,7 +117,8 @@ def evaluate_run(run_directory: Path, data: str, *, device: str = "cpu", data_ro
     """Correct answers of a finished run's final model on the test part of a data set."""
     classifier = on_device(load(run_directory), device)
     experiment = read_experiment(run_directory)
-    test = _as_in_training(run_directory, experiment, load_named(experiment, data, data_root))
+    named = load_named(experiment, data, data_root, min_classes=1)
+    test = _as_in_training(run_directory, experiment, named)
     try:
         with one_thread():
             return count_correct(classifier, test.test, torch.device(device))
