@@ -151,8 +151,7 @@ def build_parts(
         experiment = replace(experiment, stack=stack)
     features = frozen_digest = None
     if experiment.model.frozen and not data.remote:
-        frozen = frozen_tensors(classifier)
-        frozen_digest = digest(frozen) if frozen else ""
+        frozen_digest = digest(frozen) if (frozen := frozen_tensors(classifier)) else ""
         features = _cache_features(experiment, classifier, data, root_of(data_root))
     local_model = build_local_model(experiment, classifier, frozen_digest=frozen_digest)
     if derived_state is not None:
@@ -291,14 +290,9 @@ def load_data(experiment: Experiment, data_root: str | None, given: Dataset | No
 
 def load_named(experiment: Experiment, name: str, data_root: str | None, *, min_classes: int = 2) -> Dataset:
     """A data set by name, read as the experiment says; its label column is for tables, of which this may be none."""
-    partition, is_table = experiment.partition, name.startswith("table:") or name == experiment.data.name
-    label = experiment.data.label_column if is_table else None
+    data, partition = experiment.data, experiment.partition
+    label = data.label_column if name.startswith("table:") or name == data.name else None
     client = partition.column if isinstance(partition, ByColumn) else None
     return sources.load(
-        name,
-        data_root,
-        min_classes=min_classes,
-        resize=experiment.data.resize,
-        label_column=label,
-        client_column=client,
+        name, data_root, min_classes=min_classes, resize=data.resize, label_column=label, client_column=client
     )
