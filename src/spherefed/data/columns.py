@@ -43,13 +43,14 @@ class ByColumn:
                 "data.pooled = true the test examples need the column too (in an arrays: file as an array "
                 f"'test_{self.column}'); add it, or set data.pooled = false"
             )
-        different = _different(column, self.column)  # a client without an example in use stays a client
+        # A client without an example in use stays a client.
+        values, different = column[rows], _different(column, self.column)
         if len(different) != self.clients:
             raise ConfigError(
                 f"column {self.column!r} has {len(different)} different values, but partition.clients is "
                 f"{self.clients}; set partition.clients={len(different)}"
             )
-        return tuple(np.flatnonzero(column[rows] == value) for value in different)
+        return tuple(np.flatnonzero(values == value) for value in different)
 
 
 def is_frame(data: Any) -> bool:

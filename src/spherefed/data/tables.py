@@ -1,7 +1,6 @@
 """Tables of the user: `.csv` and `.parquet` files with one row per example, read by pandas."""
 
 import csv
-import hashlib
 import warnings
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from spherefed.data.dataset import Dataset, check_examples, fixed_split, to_floa
 from spherefed.data.examples import Examples
 from spherefed.data.in_memory import LABEL_KEYS, find_column
 from spherefed.data.labels import check_classes, class_names, label_numbers
+from spherefed.data.locations import sha256_of
 from spherefed.errors import ConfigError, DataError, install_extra
 
 SUFFIXES = (".csv", ".parquet")
@@ -172,4 +172,4 @@ def _enough(size: int, path: Path) -> int:
 
 
 def _digests(files: dict[str, Path]) -> dict[str, str]:
-    return {f"sha256 of {part}": hashlib.sha256(file.read_bytes()).hexdigest() for part, file in files.items()}
+    return {f"sha256 of {part}": sha256_of(file) for part, file in files.items()}
