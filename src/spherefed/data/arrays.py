@@ -16,8 +16,9 @@ from spherefed.data.locations import sha256_of
 from spherefed.errors import DataError
 
 LABELS = ("labels", "test_labels")
-CHANNELS = (1, 3, 4)
 ARRAYS = ("images", "test_images", *LABELS)
+CHANNELS = (1, 3, 4)
+"""Of an image: grey, colour, colour with transparency."""
 
 
 def digits() -> Dataset:

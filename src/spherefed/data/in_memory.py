@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from spherefed.data.arrays import CHANNELS
 from spherefed.data.columns import is_frame, is_hugging_face
 from spherefed.data.dataset import Dataset, check_finite, fixed_split, to_float32
 from spherefed.data.examples import Examples
@@ -24,7 +25,6 @@ PREFIX = "memory:"
 """The name of data in memory is this prefix and the start of their SHA-256."""
 IMAGE_KEYS, LABEL_KEYS = ("image", "img", "inputs", "x"), ("label", "labels", "target", "y")
 """Columns that are used if the caller names none."""
-CHANNELS = (1, 3, 4)
 
 
 class Columns(NamedTuple):
