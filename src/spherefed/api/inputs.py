@@ -153,9 +153,7 @@ def _paths(changes: Mapping[str, Any], before: str = "") -> list[tuple[str, Any]
     found: list[tuple[str, Any]] = []
     for name, value in changes.items():
         if isinstance(value, Mapping):
-            # The kind comes first, because it resets the other fields.
-            ordered = {key: value[key] for key in sorted(value, key=lambda key: key != "kind")}
-            found += _paths(ordered, f"{before}{name}.")
+            found += _paths(value, f"{before}{name}.")
         elif is_dataclass(value) and before:
             kind = {"kind": kind_of(value)} if hasattr(value, "kind") or not _is_built_in(value) else {}
             found.append((f"{before}{name}", kind | to_plain(value)))

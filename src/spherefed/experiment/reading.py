@@ -63,10 +63,7 @@ def experiment_from_json(text: str) -> Experiment:
 
 
 def with_settings(experiment: Experiment, settings: Iterable[str]) -> Experiment:
-    """The experiment with `path=value` settings applied, values written as in TOML; bare words are texts.
-
-    A kind resets the other fields of its part, so it is applied before them, wherever it stands.
-    """
+    """The experiment with `path=value` settings applied, values written as in TOML; bare words are texts."""
     changes: list[tuple[str, Any]] = []
     for setting in settings:
         path, equals, text = setting.partition("=")
@@ -74,22 +71,24 @@ def with_settings(experiment: Experiment, settings: Iterable[str]) -> Experiment
             raise ConfigError(f"--set wants path=value, got {shown(setting)}; for example --set local.lr=0.1")
         if path.count(".") > MAX_DEPTH:
             raise ConfigError(f"--set {shown(path)}: no field lies deeper than {MAX_DEPTH} dots")
-        path = path.strip()
-        fields = path.removesuffix("kind") if path.endswith(".kind") else None  # partition.kind → partition.
-        later = [i for i, (name, _) in enumerate(changes) if fields and name.startswith(fields) and name != path]
-        changes.insert(later[0] if later else len(changes), (path, _value(text.strip())))
+        changes.append((path.strip(), _value(text.strip())))
     return with_fields(experiment, changes)
 
 
 def with_fields(experiment: Experiment, changes: Iterable[tuple[str, Any]]) -> Experiment:
     """The experiment with these fields, each a dotted path and its plain value.
 
-    Another correction is weighted as it was published, unless `algorithm.weigh` is among the changes.
+    A kind resets the other fields of its part, so it is applied before them, wherever it stands. Another correction is
+    weighted as it was published, unless `algorithm.weigh` is among the changes.
     """
-    plain, paths = to_plain(experiment), []
+    ordered: list[tuple[str, Any]] = []
     for path, value in changes:
+        fields = path.removesuffix("kind") if path.endswith(".kind") else None  # partition.kind → partition.
+        later = [i for i, (name, _) in enumerate(ordered) if fields and name.startswith(fields) and name != path]
+        ordered.insert(later[0] if later else len(ordered), (path, value))
+    plain, paths = to_plain(experiment), [path for path, _ in ordered]
+    for path, value in ordered:
         plain = with_path(plain, path, value)
-        paths.append(path)
     algorithm = plain.get("algorithm")
     corrected = {*paths} & {"algorithm.correction", "algorithm.correction.kind"}
     if corrected and "algorithm.weigh" not in paths and isinstance(algorithm, dict):
