@@ -175,7 +175,9 @@ def test_an_engine_is_checked_where_it_is_made(wrong: dict[str, Any], said: str)
         Engine(**wrong)
 
 
-@pytest.mark.parametrize("address", ["nonsense", "ray://127.0.0.1:10001", ":6379", "host:", "host:0", "host:65536"])
+@pytest.mark.parametrize(
+    "address", ["nonsense", "ray://127.0.0.1:10001", ":6379", "host:", "host:0", "host:65536", "host:²"]
+)
 def test_an_address_that_is_none_is_refused(address: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="HOST:PORT"):
         run_to_end(digits(), tmp_path / "run", engine=Engine(kind="ray", address=address))

@@ -113,7 +113,7 @@ def _check_reachable(address: str) -> None:
     if address == "auto":  # the cluster of this machine, which Ray finds itself
         return
     host, colon, port = address.rpartition(":")
-    if not colon or not host or "/" in host or not port.isdigit() or not 0 < int(port) < 2**16:
+    if not colon or not host or "/" in host or not port.isdecimal() or not 0 < int(port) < 2**16:
         raise ConfigError(
             f"address must be HOST:PORT of a Ray cluster, or auto for the one on this machine; got {address!r}"
         )
