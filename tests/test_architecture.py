@@ -188,6 +188,7 @@ TESTED_TOGETHER = {
             "reproduce/judging",
             "runs/local_only",
             "reproduce/methods",
+            "reproduce/personal",
             "reproduce/regimes",
             "reproduce/scales",
         ),

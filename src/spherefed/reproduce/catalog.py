@@ -7,7 +7,7 @@ from importlib.util import find_spec
 
 from spherefed.errors import ConfigError
 from spherefed.nn.encoders import EfficientNetLite0
-from spherefed.reproduce import ablations, accuracy_tables, feature_maps, figures, formulas, regimes
+from spherefed.reproduce import ablations, accuracy_tables, feature_maps, figures, formulas, personal, regimes
 from spherefed.reproduce.item import Cell, Item
 from spherefed.reproduce.scales import SCALES, Scale
 from spherefed.schema import suggest
@@ -20,7 +20,7 @@ ITEMS: Mapping[str, Callable[[Scale], Item]] = {
     "table5": accuracy_tables.table5,
     "table6": accuracy_tables.table6,
     "table7": accuracy_tables.table7,
-    "table8": figures.table8,
+    "table8": personal.table8,
     "table9": ablations.table9,
     "table10": ablations.table10,
     "fig2": figures.fig2,
