@@ -28,6 +28,7 @@ from spherefed.server.algorithms import fedrep, scaffold
 SMALL = ["rounds=2", "local.epochs=1", "data.examples=300", "partition.clients=4", "partition.alpha=1.0"]
 LABELS = {
     "fedavg+fine-tuning": "FedAvg + fine-tuning",
+    "fedavg+local-ffc": "FedAvg + local FFC",
     "lg-fedavg": "LG-FedAvg",
     "fedrep": "FedRep",
     "babu+fine-tuning": "FedAvg + BABU + fine-tuning",

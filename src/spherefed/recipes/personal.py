@@ -21,6 +21,11 @@ def with_fine_tuning(experiment: Experiment) -> Experiment:
     return replace(plain(experiment), personalization=FineTune(part="all", lr=_training(experiment).lr))
 
 
+def with_plain_local_ffc(experiment: Experiment) -> Experiment:
+    """Not in the paper: FedAvg, then Eq. 7 as for SphereFed. Tells the gain of FFC from that of SphereFed's training."""
+    return replace(plain(experiment), personalization=LocalFfc())
+
+
 def with_local_encoders(experiment: Experiment) -> Experiment:
     """LG-FedAvg (Liang et al. 2020): the head is averaged, each client keeps its own encoder."""
     return replace(plain(experiment), algorithm=lg_fedavg())
@@ -57,6 +62,7 @@ def with_blended_ffc(experiment: Experiment) -> Experiment:
 
 PERSONAL: Mapping[str, Callable[[Experiment], Experiment]] = {
     "fedavg+fine-tuning": with_fine_tuning,
+    "fedavg+local-ffc": with_plain_local_ffc,
     "lg-fedavg": with_local_encoders,
     "fedrep": with_local_heads,
     "babu+fine-tuning": with_personal_babu,
