@@ -188,7 +188,6 @@ TESTED_TOGETHER = {
             "reproduce/judging",
             "runs/local_only",
             "reproduce/methods",
-            "reproduce/personal",
             "reproduce/regimes",
             "reproduce/scales",
         ),

@@ -36,6 +36,7 @@ from spherefed.runs.environment import NUMERICS_VERSION
 from spherefed.runs.inspection import LocalFeatures
 from spherefed.runs.local_only import is_trained_alone, local_only_accuracy, train_alone
 from spherefed.runs.runner import Engine, run_to_end
+from support.records import made_up_record
 
 PRINTED_GAINS = {
     "fedavg": ((0.23, 0.36, 0.15, 1.46), (-0.02, 0.57, 1.01, -1.57), (1.72, 3.07, 2.62, 4.76)),
@@ -559,19 +560,6 @@ def test_the_time_to_make_a_head_is_measured_without_a_training(tmp_path: Path) 
 def test_a_cell_is_found_by_row_and_column() -> None:
     cell = Cell(row="a", column="b", experiment=None)
     assert replace(cell, row="c").key == ("c", "b")
-
-
-def made_up_record(trained: float, calibrated: float) -> dict[str, object]:
-    """A record with these accuracies and nothing else."""
-    return {
-        "accuracy": {"trained": trained, "calibrated": calibrated},
-        "personal": None,
-        "curves": {},
-        "seconds": {"train": 60.0},
-        "machine": "somewhere",
-        "torch": "2",
-        "numerics_version": NUMERICS_VERSION,
-    }
 
 
 def test_the_headline_has_means_and_paired_differences_of_the_rows_that_were_run(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ def with_fine_tuning(experiment: Experiment) -> Experiment:
 
 
 def with_plain_local_ffc(experiment: Experiment) -> Experiment:
-    """Not in the paper: FedAvg, then Eq. 7 as for SphereFed. Tells the gain of FFC from that of SphereFed's training."""
+    """Not in the paper: FedAvg, then Eq. 7 as for SphereFed, to tell FFC's gain from that of SphereFed's training."""
     return replace(plain(experiment), personalization=LocalFfc())
 
 

@@ -13,6 +13,12 @@ RULE = (
     "least some points is judged alike, with these points in place of 0. A claim that a quantity is within a margin "
     "holds if the interval lies inside the margin, and does not hold if it lies outside."
 )
+JUDGED = {
+    "trained": "as trained on the validation split",
+    "calibrated": "after calibration on the validation split",
+    "personal": "by clients' own models on what they hold out of the tuning data",
+}
+"""How a method was tuned."""
 Plain = Mapping[str, Any]
 
 
@@ -142,8 +148,8 @@ def _provenance(found: Plain) -> str:
         )
     for method, entry in found["tuning"].items():
         chosen = ", ".join(f"{path} = {value:g}" for path, value in entry["chosen"].items())
-        stage = "after calibration" if entry["judged_by"] == "calibrated" else "as trained"
-        lines.append(f"- Tuning of {method}: {entry['tried']} values, judged {stage} on the validation split; {chosen}")
+        how = JUDGED[entry["judged_by"]]
+        lines.append(f"- Tuning of {method}: {entry['tried']} values, judged {how}; {chosen}")
     lines += [f"- Machine: {machine}" for machine in found["machines"]]
     return "\n".join(lines)
 

@@ -13,20 +13,29 @@ from typing import Any
 from spherefed.calibration import Calibration, Ffc
 from spherefed.errors import ConfigError
 from spherefed.experiment import Experiment, with_settings
+from spherefed.recipes.personal import HELD_OUT
 from spherefed.reproduce.accuracy_tables import CLIENTS, hundred_clients
 from spherefed.reproduce.campaign import plan_campaign, run_campaign
 from spherefed.reproduce.item import Cell, Item, Metric
 from spherefed.reproduce.methods import LOSSES, SWITCHES, Change, ablation, babu_of, base_of, ours_of, unchanged
+from spherefed.reproduce.personal import TUNED_FIELDS, TUNED_RIDGES, personal_experiments
 from spherefed.reproduce.regimes import ROUNDS, frozen_features, more_rounds
 from spherefed.reproduce.scales import START_REFIT_RATE, START_REFIT_RATE_ON_SPHERE, START_TEMPERATURE, TENTH, Scale
 from spherefed.reproduce.store import Store
 from spherefed.reproduce.summary import value_of
 from spherefed.runs.jobs import JobRound, Watch
 from spherefed.runs.runner import Engine
-from spherefed.runs.tuning import FIRST_SEED, MAX_POINTS, Search
+from spherefed.runs.tuning import FIRST_SEED, MAX_POINTS, Search, final_stage
 
 FACTORS = (0.5, 1.0, 2.0)
 """A grid starts with these multiples of the scale's rate."""
+FACTORS_OF: Mapping[str, Sequence[float]] = {
+    "personalization.lr": (0.25, 1.0, 4.0),
+    "personalization.ridge": (0.1, 1.0, 10.0),
+}
+"""Fields whose grids are wider: trying a value needs no training."""
+STARTS_OF_HEADS = {"spherefed+sgd": 8.0} | dict.fromkeys(TUNED_RIDGES, 1.0)
+"""Where the grids of methods begin that train or compute a head on clients' own data (Table 8)."""
 PATH = "local.lr"
 REFIT_PATH = "calibration.refit.lr"
 TEMPERATURE_PATH = "loss.scale"
@@ -51,6 +60,8 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "tuning-rounds": (f"fedavg+spherefed{ROUNDS}", f"fedavg{ROUNDS}"),
     # 100 clients (Table 6).
     "tuning-clients": tuple(f"{method}{CLIENTS}" for method in ("fedavg", "fedavg+spherefed", "fedavg+babu")),
+    # Table 8: what clients do on their own data, by the accuracy of their own models.
+    "tuning-personal": tuple(TUNED_FIELDS),
     # Layers on a frozen encoder, which are not in the paper.
     "tuning-frozen": ("fedavg+frozen", "fedavg+spherefed+frozen"),
 }
@@ -96,7 +107,7 @@ class RateSearch:
 
         A record that another search has left beside a grid does not make it larger.
         """
-        searches = [Search(method, tuning_experiment(self.scale, method), path_of(method)) for method in self.methods]
+        searches = [_search(self.scale, method) for method in self.methods]
         for search in searches:
             self._add(search, self._start(search.method))
         begun = [search for search in searches if search.scores.keys() >= {*self._start(search.method)}]
@@ -114,10 +125,10 @@ class RateSearch:
 
     def _start(self, method: str) -> list[float]:
         refit = START_REFIT_RATE_ON_SPHERE if "spherefed" in method else START_REFIT_RATE
-        starts = {REFIT_PATH: refit, TEMPERATURE_PATH: START_TEMPERATURE}
+        path, starts = path_of(method), {REFIT_PATH: refit, TEMPERATURE_PATH: START_TEMPERATURE}
         known = self.scale.start_rates.get(method, self.scale.rate(method.removesuffix(_setting_of(method)), TENTH))
-        rate = starts.get(path_of(method), known)
-        return [float(f"{rate * factor:.2g}") for factor in FACTORS]
+        rate = starts.get(path, STARTS_OF_HEADS.get(method, known))
+        return [float(f"{rate * factor:.2g}") for factor in FACTORS_OF.get(path, FACTORS)]
 
     def _scores(self, search: Search, value: float) -> dict[str, float] | None:
         """Mean validation accuracy at each stage; a diverged run counts as 0; None if a seed is missing."""
@@ -126,6 +137,8 @@ class RateSearch:
         if any(record is None for record in records):
             return None
         stages: tuple[Metric, ...] = ("trained",) if experiment.calibration is None else ("trained", "calibrated")
+        if search.stage == "personal":
+            stages = ("personal",)
         return {
             stage: round(statistics.fmean((value_of(r, stage) or 0.0) / 100 for r in records if r is not None), 6)
             for stage in stages
@@ -163,7 +176,14 @@ def rate_search(name: str, scale: Scale, num_seeds: int, store: Store) -> RateSe
 
 
 def tuning_experiment(scale: Scale, method: str) -> Experiment:
-    """A method at α = 0.1 on the validation split; FFC follows where the method has it."""
+    """A method at α = 0.1 on the validation split; FFC follows where the method has it.
+
+    Methods of Table 8 are judged on what clients hold out of the training examples of that split.
+    """
+    if method in TUNED_FIELDS:
+        personal = personal_experiments(replace(scale, personal={}), TENTH)[method]
+        held_out = replace(scale.tuning_data, held_out=HELD_OUT)
+        return replace(personal, data=held_out, evaluate_every=personal.rounds)
     scale = replace(scale, temperature=START_TEMPERATURE)  # rates are chosen first
     built = {
         "fedavg": base_of(scale, "fedavg", TENTH),
@@ -209,8 +229,18 @@ def _after(search: Search, largest: int) -> list[float]:
     return [search.neighbour()] if len(search.scores) < largest else []
 
 
+def _search(scale: Scale, method: str) -> Search:
+    """A method with nothing tried so far."""
+    experiment = tuning_experiment(scale, method)
+    return Search(
+        method, experiment, path_of(method), "personal" if method in TUNED_FIELDS else final_stage(experiment)
+    )
+
+
 def path_of(method: str) -> str:
     """The field that is tuned."""
+    if method in TUNED_FIELDS:
+        return TUNED_FIELDS[method]
     if method.endswith("+temperature"):
         return TEMPERATURE_PATH
     return REFIT_PATH if "ccvr" in method else PATH

@@ -13,7 +13,7 @@ from spherefed.client.training import LocalTraining
 from spherefed.data.partition import Dirichlet, Iid
 from spherefed.experiment import Data, Experiment, Model
 from spherefed.nn.encoders import VGG13, ConvNet, Encoder, Mlp, MobileNetV2, ResNet18, SENet18
-from spherefed.reproduce.tuned import tuned_ccvr, tuned_rates, tuned_temperature
+from spherefed.reproduce.tuned import tuned_ccvr, tuned_personal, tuned_rates, tuned_temperature
 from spherefed.server.algorithms import Algorithm, fedavg, fedavgm, fednova, fedprox
 
 START_TEMPERATURE = 16.0
@@ -49,6 +49,8 @@ class Scale:
     """With the refit that is best there on the features of SphereFed."""
     ccvr_more_rounds: Ccvr | None = None
     """With the refit that is best there on the features of FedAvg with more rounds, where it was tuned."""
+    personal: Mapping[str, Mapping[str, float]] = field(default_factory=dict, repr=False)
+    """Method of Table 8 → what was tuned for it beside its training, by path; empty where that was not tuned."""
     encoders: Mapping[str, Encoder] = field(default_factory=dict)
     """Base algorithm → network, where it is not the template's."""
     tuning_data: Data
@@ -209,6 +211,7 @@ def laptop_scale() -> Scale:
         ccvr_tuned=tuned_ccvr("laptop", START_CCVR),
         ccvr_on_sphere=tuned_ccvr("laptop", START_CCVR_ON_SPHERE, on="fedavg+spherefed"),
         ccvr_more_rounds=tuned_ccvr("laptop", tuned_ccvr("laptop", START_CCVR), setting="+rounds"),
+        personal=tuned_personal("laptop"),
         temperature=tuned_temperature("laptop", START_TEMPERATURE),
         # As many images to train on, and 10,000 others to validate on: 15 % of 5,000 would be too few to tell rates.
         tuning_data=Data(name="cifar100", resize=16, examples=15_000, validation=2 / 3),

@@ -37,12 +37,9 @@ class Search:
     method: str
     experiment: Experiment
     path: str
+    stage: str
+    """What the method is judged by, of the names of its scores."""
     scores: dict[float, dict[str, float]] = field(default_factory=dict)
-
-    @property
-    def stage(self) -> str:
-        """What the method is judged by: its final model."""
-        return "trained" if self.experiment.calibration is None else "calibrated"
 
     @property
     def best(self) -> float:
@@ -90,7 +87,7 @@ def tune(
             f"a grid needs at least three different positive values, got {', '.join(f'{value:g}' for value in few)}; "
             "for example 0.03, 0.1, 0.3"
         )
-    searches = [Search(name, experiment, path) for name, experiment in methods.items()]
+    searches = [Search(name, experiment, path, final_stage(experiment)) for name, experiment in methods.items()]
     for search in searches:
         for value in sorted(set(grids[search.method])):
             yield _tried(search, value, seeds, score)
@@ -118,6 +115,11 @@ def table(searches: Sequence[Search], seeds: int) -> dict[str, Any]:
             for s in searches
         },
     }
+
+
+def final_stage(experiment: Experiment) -> str:
+    """The stage of the final model."""
+    return "trained" if experiment.calibration is None else "calibrated"
 
 
 def _tried(search: Search, value: float, seeds: int, score: Callable[[str, Experiment], dict[str, float]]) -> Search:
