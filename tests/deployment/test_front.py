@@ -7,7 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from flwr.common.constant import SUPERLINK_NODE_ID
+from flwr.proto.fleet_pb2 import PushMessagesRequest
+from flwr.proto.message_pb2 import Message, Metadata
+from flwr.proto.node_pb2 import Node
 
+from spherefed.engines import flower_http
 from support.fronts import HOST, QUICK, SITE_HEADERS, Front, post, rules, running, write_credentials
 from support.tricks import CONTROL, FLEET, rejected, send, status, tricks
 
@@ -72,6 +77,24 @@ def test_long_bodies_are_forwarded_both_ways_up_to_the_limit(open_front: Front) 
     raw = f"POST {FLEET} HTTP/1.1\r\nHost: x\r\nContent-Type: application/protobuf\r\nContent-Length: {QUICK.body + 1}"
     assert status(open_front.send(f"{raw}\r\n\r\nabc".encode())) == 413
     assert len(open_front.superlink.received) == seen
+
+
+def test_a_message_in_the_name_of_another_node_is_not_forwarded(credentials: Path) -> None:
+    path = flower_http.PUSH_MESSAGES.decode()
+    own, of_the_server = (
+        PushMessagesRequest(
+            node=Node(node_id=7), messages_list=[Message(metadata=Metadata(src_node_id=sender))]
+        ).SerializeToString()
+        for sender in (7, SUPERLINK_NODE_ID)
+    )
+    with running(credentials) as found:
+        connection = found.connect()
+        assert post(connection, own, path) == (200, hashlib.sha256(own).hexdigest().encode())
+        assert post(connection, of_the_server, path) == (403, b"")
+        assert post(connection, bytes(QUICK.checked_body + 1), path) == (413, b"")
+        connection.close()
+        assert [body for *_, body in found.superlink.received] == [own]
+        assert "in the name of another" in found.lines[0]
 
 
 def test_bytes_after_a_body_are_checked_as_a_new_request(open_front: Front) -> None:

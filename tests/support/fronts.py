@@ -29,6 +29,7 @@ def rules(authentic: bool = True) -> Rules:
         request_headers=flower_http.REQUEST_HEADERS,
         response_headers=flower_http.RESPONSE_HEADERS,
         authenticates=lambda _: authentic,
+        body_checks={flower_http.PUSH_MESSAGES: flower_http.replies_for_itself},
     )
 
 

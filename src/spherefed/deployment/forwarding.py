@@ -105,7 +105,7 @@ class Forwarder:
                     await self._reject(client, rejected.status)
                     return
                 async with asyncio.timeout(self._limits.request_seconds):
-                    await self._forward(request, client, upstream)
+                    await self._forward(request, client, upstream, peer)
                 if not client.between_requests:
                     return
                 client.state.start_next_cycle()
@@ -115,14 +115,25 @@ class Forwarder:
         finally:
             upstream.close()
 
-    async def _forward(self, request: h11.Request, client: HttpConnection, upstream: _Upstream) -> None:
+    async def _forward(self, request: h11.Request, client: HttpConnection, upstream: _Upstream, peer: str) -> None:
         """Forward one request and its response. After an error, `client.between_requests` is False."""
         limits, head = self._limits, request_to_superlink(request, self._rules, self._host)
+        check, checked = self._rules.body_checks.get(request.target), b""
         try:
+            if check is not None:
+                while isinstance(event := await client.receive(limits.body_idle_seconds), h11.Data):
+                    checked += event.data
+                if not check(checked):
+                    self._log(f"rejected {peer}: a message in the name of another: {_request_line(request)}")
+                    await self._reject(client, 403)
+                    return
             superlink = await upstream.open()
             await superlink.send(head, limits.body_idle_seconds)
-            while isinstance(event := await client.receive(limits.body_idle_seconds), h11.Data):
-                await superlink.send(h11.Data(data=event.data), limits.body_idle_seconds)
+            if check is not None:
+                await superlink.send(h11.Data(data=checked), limits.body_idle_seconds)
+            else:
+                while isinstance(event := await client.receive(limits.body_idle_seconds), h11.Data):
+                    await superlink.send(h11.Data(data=event.data), limits.body_idle_seconds)
             await superlink.send(h11.EndOfMessage(), limits.body_idle_seconds)
             while isinstance(response := await superlink.receive(limits.response_seconds), h11.InformationalResponse):
                 pass

@@ -25,6 +25,8 @@ class Limits:
     """Bytes of request line and headers; Flower's have less than 1 kB."""
     body: int = 32 * 2**20
     """Bytes of a body; Flower sends arrays in parts of 5 MiB."""
+    checked_body: int = 2**20
+    """Bytes of a body that is checked before it is forwarded, and therefore kept in memory."""
     handshake_seconds: float = 10.0
     """For the TLS handshake."""
     head_seconds: float = 30.0
@@ -50,6 +52,8 @@ class Rules:
     """The same for the headers of responses."""
     authenticates: Callable[[Headers], bool]
     """Whether these headers prove that the request is from a site."""
+    body_checks: Mapping[bytes, Callable[[bytes], bool]]
+    """For a path: whether its body may be forwarded. Bodies of other paths are not looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +86,7 @@ def _violations(request: h11.Request, rules: Rules, limits: Limits) -> Iterator[
         yield RejectedRequest(400, "Connection header with other names")
     if headers.get(b"content-type") != rules.media_type or b"content-length" not in headers:
         yield RejectedRequest(400, "not a Flower message")
-    if int(headers[b"content-length"]) > limits.body:
+    if int(headers[b"content-length"]) > (limits.checked_body if request.target in rules.body_checks else limits.body):
         yield RejectedRequest(413, "body too large")
     if not rules.authenticates(headers):
         yield RejectedRequest(401, "no valid signature of a site (unknown key, or wrong clock)")

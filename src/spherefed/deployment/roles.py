@@ -106,6 +106,7 @@ def _front(
         request_headers=flower_http.REQUEST_HEADERS,
         response_headers=flower_http.RESPONSE_HEADERS,
         authenticates=lambda headers: flower_http.signer(headers, current_keys()) is not None,
+        body_checks={flower_http.PUSH_MESSAGES: flower_http.replies_for_itself},
     )
     with front(
         (server.listen, server.port),

@@ -5,6 +5,7 @@ round loop as every engine, and the client app calls the same `handle`. The call
 run; see `deployment/app.py`.
 """
 
+import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -73,7 +74,11 @@ class Messenger:
         """Send the message; return the node of each message id."""
         content = encode(message, run=self._run)
         ttl = None if deadline is None else deadline + EXTRA_TTL
-        messages = [Message(content, node, message_type(type(message)), ttl=ttl) for node in nodes]
+        # Whoever knows a message's id, the digest of the message, can fetch and delete it: a random part hides the id.
+        messages = [
+            Message(content, node, message_type(type(message)), ttl=ttl, group_id=secrets.token_urlsafe())
+            for node in nodes
+        ]
         ids = list(self._grid.push_messages(messages)) if messages else []
         return {message_id: node for message_id, node in zip(ids, nodes, strict=False) if message_id is not None}
 

@@ -10,7 +10,8 @@ from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import Any
 
-from flwr.common.constant import SYSTEM_TIME_TOLERANCE, TIMESTAMP_HEADER, TIMESTAMP_TOLERANCE
+from flwr.common.constant import SUPERLINK_NODE_ID, SYSTEM_TIME_TOLERANCE, TIMESTAMP_HEADER, TIMESTAMP_TOLERANCE
+from flwr.proto.fleet_pb2 import PushMessagesRequest
 from flwr.supercore.constant import (
     FLEET_HTTP_PUBLIC_KEY_HEADER,
     FLEET_HTTP_SIGNATURE_HEADER,
@@ -23,6 +24,7 @@ from flwr.supercore.date import now
 from flwr.supercore.primitives.asymmetric import bytes_to_public_key, verify_signature
 from flwr.supercore.protobuf.constants import PROTOBUF_MEDIA_TYPE
 from flwr.superlink.routers.fleet.router import router
+from google.protobuf.message import DecodeError
 
 MEDIA_TYPE = PROTOBUF_MEDIA_TYPE.encode()
 REQUEST_HEADERS = frozenset(
@@ -45,6 +47,8 @@ RESPONSE_HEADERS = frozenset(
 ROUTES_WITHOUT_KEY = frozenset({"/v1/fleet/register-node", "/v1/fleet/unregister-node"})
 """Only SuperNodes without a key call these; a SuperLink with node authentication rejects them."""
 
+PUSH_MESSAGES = b"/v1/fleet/push-messages"
+
 
 def node_routes() -> frozenset[tuple[bytes, bytes]]:
     """Method and path of the routes that a SuperNode with a key calls, from Flower's router."""
@@ -55,6 +59,20 @@ def node_routes() -> frozenset[tuple[bytes, bytes]]:
         for method in route.methods
         if route.path not in ROUTES_WITHOUT_KEY
     )
+
+
+def replies_for_itself(body: bytes) -> bool:
+    """Whether every message in this body for `PUSH_MESSAGES` is a reply of the node that sends the request.
+
+    Flower compares only `node` with the key. With another sender in a message, a site could reply for the other sites,
+    and instruct them in the name of the server.
+    """
+    try:
+        request = PushMessagesRequest.FromString(body)
+    except DecodeError:
+        return False
+    senders = {message.metadata.src_node_id for message in request.messages_list}
+    return senders <= {request.node.node_id} - {SUPERLINK_NODE_ID}
 
 
 def signer(headers: Mapping[bytes, bytes], known: Collection[bytes]) -> bytes | None:
