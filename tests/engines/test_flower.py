@@ -458,6 +458,35 @@ def test_the_handshake_lists_who_disagrees_about_what(tmp_path: Path, monkeypatc
     assert not (tmp_path / "flower").exists()
 
 
+def refuses_the_head(question: Message, answer: Message) -> Message:
+    """A site with another fixed head, which answers with a cause for the terminal when it is sent the server's."""
+    if question.metadata.message_type == "query.loadderived":
+        return Message(encode(Failure(3, "gone\nfinished\x1b[2J" + 9999 * "x")), reply_to=question)
+    return properties_of(derived_state="another")(question, answer)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "cause"),
+    [
+        (another_release, r"site 'site-3' \(client 3\): package version is 9.9.*"),
+        (refuses_the_head, r"site 'site-3' \(client 3\) did not load the derived state: gone finished \[2Jx+"),
+    ],
+)
+def test_with_a_quorum_a_site_that_disagrees_is_left_out(spoil: Spoil, cause: str, tmp_path: Path) -> None:
+    experiment = spherefed(quorum=0.75, rounds=1)
+    grid = grid_for(experiment, tmp_path)
+    grid.spoil[104] = spoil
+    through_flower(experiment, tmp_path, grid)
+    assert [line["clients"] for line in read_lines(tmp_path / "flower" / "rounds.jsonl")] == [[0, 1, 2]]
+    assert all(re.fullmatch(cause, line["cause"]) for line in read_lines(tmp_path / "flower" / "rejections.jsonl"))
+    for wanted in (spherefed(quorum=1.0), spherefed()):
+        grid.contexts = grid_for(wanted, tmp_path).contexts
+        with pytest.raises(FederationError, match=cause) as end:
+            through_flower(wanted, tmp_path / "too-few", grid)
+        assert str(end.value).isprintable()
+        assert len(str(end.value)) < 1300
+
+
 def test_sites_that_mean_another_experiment_are_refused(tmp_path: Path) -> None:
     grid = grid_for(spherefed(), tmp_path)
     with pytest.raises(FederationError, match="experiment digest"):

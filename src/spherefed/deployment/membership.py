@@ -24,7 +24,7 @@ from spherefed.engines.flower import DeliveryFailure, Messenger
 from spherefed.errors import FederationError
 from spherefed.experiment import Experiment
 from spherefed.messages import Failure
-from spherefed.server.validation import min_replies
+from spherefed.server.validation import min_replies, printable
 from spherefed.tensors import Tensors, num_bytes
 
 POLL_INTERVAL = 0.5
@@ -70,24 +70,38 @@ class Membership:
             self._rejected = {node: entry for node, entry in found.items() if isinstance(entry, RejectedNode)}
             found = {node: entry for node, entry in found.items() if isinstance(entry, Member)}
         self.members = assign_clients(found)
-        if len(self.members) < (min_replies(quorum, num_clients) if quorum else num_clients):
-            missing = ", ".join(str(client) for client in range(num_clients) if client not in self.members)
-            causes = "".join(f"; {entry.cause}" for entry in self._rejected.values())
-            raise FederationError(
-                f"{len(self.members)} of {num_clients} sites were connected after {wait:g} s, without client {missing}"
-                f"{causes}; start the missing sites, or set quorum to the fraction that is enough"
-            )
+        self._check_enough(f"were connected after {wait:g} s")
 
     def check_agreement(self, assembly: Assembly) -> None:
-        """Compare all members with the server; send the derived state to members whose own differs."""
+        """Compare all members with the server; send the derived state to members whose own differs.
+
+        A member that still differs is left out with a quorum, and otherwise a FederationError.
+        """
         self._derived, self._expected = assembly.local_model.derived_state(), properties(assembly)
         if assembly.dataset.remote:
             normalization = majority(self.members, lambda each: each.normalization)
             self._expected = replace(self._expected, normalization=normalization)
-        check_properties(self.members, self._expected)
-        for member in self.members.values():
-            if cause := self._send_derived_if_different(member):
+        if not self._experiment.quorum:
+            check_properties(self.members, self._expected)
+        for client, member in list(self.members.items()):
+            if (cause := self._fault(member)) is None:
+                continue
+            if not self._experiment.quorum:
                 raise FederationError(cause)
+            self._rejected[member.node] = RejectedNode(cause, client)
+            del self.members[client]
+        self._check_enough("agree")
+
+    def _check_enough(self, how: str) -> None:
+        """Raise a FederationError that names the missing clients if too few sites are members."""
+        quorum, num_clients = self._experiment.quorum, self._experiment.partition.clients
+        if len(self.members) < (min_replies(quorum, num_clients) if quorum else num_clients):
+            missing = ", ".join(str(client) for client in range(num_clients) if client not in self.members)
+            causes = "".join(f"; {entry.cause}" for entry in self._rejected.values())
+            raise FederationError(
+                f"{len(self.members)} of {num_clients} sites {how}, without client {missing}"
+                f"{causes}; start the missing sites, or set quorum to the fraction that is enough"
+            )
 
     def locate_clients(self) -> dict[int, int | str]:
         """The node of each client that takes part now, or the reason why it has none."""
@@ -132,7 +146,6 @@ class Membership:
 
     def _accept_or_reject(self, node: int, entry: Member | RejectedNode, online: set[int]) -> None:
         """Make the node a member, unless its client already has a node or its properties differ."""
-        assert self._expected is not None
         if isinstance(entry, RejectedNode):
             self._rejected[node] = entry
             return
@@ -141,21 +154,27 @@ class Membership:
             self._duplicates[node] = entry
             return
         self._duplicates.pop(node, None)
-        lines = differences(entry.properties, self._expected)
-        cause = f"{entry.description}: {'; '.join(lines)}" if lines else self._send_derived_if_different(entry)
-        if cause is not None:
+        if (cause := self._fault(entry)) is not None:
             self._rejected[node] = RejectedNode(cause, entry.client)
         else:
             self.members[entry.client] = entry
+
+    def _fault(self, member: Member) -> str | None:
+        """In which properties a site differs, also after it was sent the derived state; None if it agrees."""
+        assert self._expected is not None
+        lines = differences(member.properties, self._expected)
+        return f"{member.description}: {'; '.join(lines)}" if lines else self._send_derived_if_different(member)
 
     def _send_derived_if_different(self, member: Member) -> str | None:
         """Send the server's derived state to a site whose own differs; return why it failed, or None."""
         assert self._expected is not None
         if member.properties.derived_state == self._expected.derived_state:
             return None
-        (_, reply) = next(self.messenger.ask([member.node], LoadDerived(self._derived), HANDSHAKE_TIMEOUT))
+        timeout = self._timeout(HANDSHAKE_TIMEOUT)
+        (_, reply) = next(self.messenger.ask([member.node], LoadDerived(self._derived), timeout))
         if not isinstance(reply, DerivedLoaded) or reply.digest != self._expected.derived_state:
-            return f"{member.description} did not load the derived state: {getattr(reply, 'cause', reply)}"
+            cause = printable(getattr(reply, "cause", reply))
+            return f"{member.description} did not load the derived state: {cause}"
         self._sent_bytes[member.client] = num_bytes(self._derived)
         return None
 
