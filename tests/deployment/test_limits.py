@@ -14,6 +14,7 @@ import torch
 from spherefed.assembly import build_classifier
 from spherefed.deployment import site as site_module
 from spherefed.deployment.folder import SITE_TOML, read_site, write_site
+from spherefed.deployment.handshake import Handshake
 from spherefed.deployment.limits import SiteLimits, check_size
 from spherefed.deployment.record import SiteRecord, read_record
 from spherefed.deployment.roles import _node_config
@@ -158,6 +159,20 @@ def test_another_fraction_than_before_is_refused(table: Any, tmp_path: Path) -> 
 def test_own_data_need_a_record(table: Any, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="needs record = FILE"):
         table.Victim(tmp_path, record="").statistics(table.asking_for())
+
+
+@pytest.mark.parametrize("head", ["learned", "ridge-start"])
+def test_a_head_whose_start_is_computed_from_statistics_needs_their_calibration(
+    head: str, table: Any, tmp_path: Path
+) -> None:
+    """Before round 0, `ridge-start` asks for V and U as calibration `ffc-gcv` does."""
+    plain = table.asking_for(calibration={"kind": "ncm"}, model__head=head, loss="ce")
+    victim = table.Victim(tmp_path, limits=SiteLimits(calibrations=("ncm",)))
+    if head == "learned":
+        victim.ask(Handshake(), plain)
+    else:
+        with pytest.raises(ConfigError, match="calibration 'ffc-gcv' is not allowed here"):
+            victim.ask(Handshake(), plain)
 
 
 def test_hold_outs_of_two_sites_differ_and_a_new_record_is_empty(tmp_path: Path) -> None:

@@ -6,9 +6,11 @@ from math import ceil
 
 import torch
 
+from spherefed.calibration import FfcGcv
 from spherefed.data.partition import Sites, Stored
 from spherefed.errors import ConfigError
 from spherefed.experiment import Experiment
+from spherefed.nn.heads import RidgeStart
 from spherefed.schema import kind_of
 
 MAX_EXPERIMENT_CHARACTERS = 1 << 20
@@ -63,8 +65,10 @@ def check_experiment(experiment: Experiment, limits: SiteLimits, allow: frozense
         _check_at_most("local.epochs with local.head_epochs", epochs, "max_epochs", limits.max_epochs)
     personal_epochs: int = getattr(experiment.personalization, "epochs", 0)
     _check_at_most("personalization.epochs", personal_epochs, "max_epochs", limits.max_epochs)
-    if experiment.calibration is not None:
-        kind = kind_of(experiment.calibration)
+    kinds = [] if experiment.calibration is None else [kind_of(experiment.calibration)]
+    if isinstance(experiment.model.head, RidgeStart):
+        kinds.append(FfcGcv.kind)  # measured before round 0 (`Assembly.config`)
+    for kind in kinds:
         if kind not in limits.calibrations and kind not in allow:
             raise ConfigError(
                 f"calibration {kind!r} is not allowed here: site.toml lists "
