@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import EpsImagePlugin, Image
 
-from spherefed.data.images import decode_image
+from spherefed.data.images import SUFFIXES, decode_image
 from spherefed.errors import DataError
 from support.data_files import (
     image_bytes,
@@ -48,3 +48,18 @@ def test_greyscale_of_16_bits_is_read_in_either_byte_order() -> None:
 def test_pixels_without_a_range_are_rejected(pixels: Any, word: str) -> None:
     with pytest.raises(DataError, match=f"scan.tif has {word} as pixels.*save the image with 8 or 16 bits"):
         decode_image(stored(pixels, "TIFF"), "scan.tif")
+
+
+def test_postscript_is_not_executed_whatever_its_suffix(monkeypatch: pytest.MonkeyPatch) -> None:
+    executed: list[Any] = []
+    monkeypatch.setattr(EpsImagePlugin, "Ghostscript", lambda *given: executed.append(given))
+    postscript = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\nshowpage\n%%EOF\n"
+    with pytest.raises(DataError, match=r"cat.png is not a readable image"):
+        decode_image(postscript, "cat.png")
+    assert not executed
+
+
+def test_every_suffix_is_read() -> None:
+    kinds = {Image.registered_extensions()[suffix] for suffix in SUFFIXES}
+    pixels = np.arange(192, dtype=np.uint8).reshape(8, 8, 3)
+    assert all(decode_image(stored(pixels, kind), kind).shape == (3, 8, 8) for kind in kinds)

@@ -11,6 +11,8 @@ from spherefed.errors import DataError
 
 MAX_PIXELS = 4096 * 4096
 SUFFIXES = frozenset([".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"])
+FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
+"""Those of the suffixes, whatever the suffix of a file. Pillow knows more, and runs Ghostscript to read PostScript."""
 SIXTEEN_BITS = ("PNG", "PPM")
 """Formats whose greyscale images have at most 16 bits, also if Pillow's mode is that of 32."""
 
@@ -25,7 +27,7 @@ def decode_image(
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about metadata; damaged pixels raise errors
-            with Image.open(io.BytesIO(content)) as image:
+            with Image.open(io.BytesIO(content), formats=FORMATS) as image:
                 width, height = image.size
                 if shape is not None and (height, width) != shape:
                     raise DataError(f"{where} is {height}×{width} pixels, the others are {shape[0]}×{shape[1]}{advice}")
