@@ -42,6 +42,13 @@ def test_names_say_what_was_done(changes: Mapping[str, Any], trained: str, calib
     assert stage_names(experiment(**changes)) == (trained, calibrated)
 
 
+def test_a_name_is_printable_whatever_the_file_of_a_run_says() -> None:
+    kind = "sgd\x1b]0;owned\x07\x1b[2J"
+    hostile = experiment(**{"algorithm.server.kind": kind, "loss.kind": kind, "seed": 1, "calibration": {"kind": kind}})
+    assert all(name.isprintable() for name in stage_names(hostile))
+    assert all(name.isprintable() for name in distinguish("x", [hostile, experiment(**{"loss.kind": "a\x9b2J"})]))
+
+
 def test_equal_names_say_what_differs(tmp_path: Path) -> None:
     write_run(tmp_path / "a", experiment(calibration=FFC), 0.8, 0.9)
     write_run(tmp_path / "b", experiment(**{"local.lr": 0.5}), 0.7)

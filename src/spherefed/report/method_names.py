@@ -11,6 +11,7 @@ from itertools import combinations
 from typing import Any
 
 from spherefed.schema import differences
+from spherefed.server.validation import printable
 
 Experiment = Mapping[str, Any]
 MAX_LABEL = 60
@@ -140,10 +141,10 @@ def distinguish(name: str, experiments: Sequence[Experiment], folders: Sequence[
 
 
 def kind_of(value: Any) -> str:
-    """The `kind` of a component in plain data; "none" if there is no component."""
+    """The `kind` of a component in plain data, printable on one line; "none" if there is no component."""
     if isinstance(value, Mapping):
-        return str(value.get("kind", "none"))
-    return "none" if value is None else str(value)
+        return printable(value.get("kind", "none"))
+    return "none" if value is None else printable(value)
 
 
 def _one_shot_name(experiment: Experiment, head: str) -> str:
@@ -170,7 +171,7 @@ def _values(experiment: Experiment, paths: Sequence[str]) -> str:
         value = _at(experiment, path, _MISSING)
         if value is not _MISSING:
             plain = isinstance(value, str | Mapping) or value is None
-            text = kind_of(value) if plain else json.dumps(value, ensure_ascii=False)
+            text = kind_of(value) if plain else printable(json.dumps(value, ensure_ascii=False))
             text = text[:12] if path.endswith(_DIGEST) else text
             texts.append(f"{path} {text}")
     return ", ".join(texts)
