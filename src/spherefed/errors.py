@@ -5,7 +5,7 @@
     ├── DataError          examples are missing or damaged, or do not fit the model
     ├── ModelError         a network cannot be wrapped, or does not fit the tensors it receives
     ├── CalibrationError   statistics cannot be added, subtracted or solved
-    │   └── NothingMeasuredError   no client has an example that counts
+    │   └── NothingMeasuredError   the clients together have too little for a head
     ├── ClientError        a client cannot answer a request; the server records it as a rejection
     ├── EngineError        processes or a cluster cannot be started or reached, or fail
     ├── FederationError    too few clients answer a round, sites disagree, or the server is not reachable
@@ -44,7 +44,7 @@ class CalibrationError(SpherefedError, ValueError):
 
 
 class NothingMeasuredError(CalibrationError):
-    """No client has an example that counts, so there is nothing to compute a head from."""
+    """The clients together have too little to compute a head from, such as no example; no single client caused it."""
 
 
 class ClientError(SpherefedError, RuntimeError):

@@ -11,7 +11,7 @@ import torch
 
 from spherefed.api.inputs import recipe
 from spherefed.assembly import assemble
-from spherefed.calibration import Ffc
+from spherefed.calibration import Context, FedCof, Ffc
 from spherefed.calibration.ffc import Accumulator
 from spherefed.client.handle import Clients
 from spherefed.client.training import LocalTraining, effective_steps
@@ -324,6 +324,26 @@ def test_a_solve_that_fails_for_everybody_raises_its_own_error() -> None:
     model = assembly.initial()
     with pytest.raises(CalibrationError, match="never"):
         calibrate(Never(), in_process(assembly), model, assembly.context(model, 3))
+
+
+def test_a_solve_that_fails_through_the_partition_blames_no_client() -> None:
+    """No class is at two clients, so fedcof has no head; each client has done what it was asked for, once."""
+    asked: list[int] = []
+
+    class EveryClassAtOneClient:
+        clients = range(8)
+
+        def ask(self, clients: Any, request: Any) -> Any:
+            for k in clients:
+                asked.append(k)
+                sums = torch.full((1, 5), 1000 * k)
+                yield MeasureReply(k, 3, 4, {"classes": torch.tensor([k]), "counts": torch.tensor([4]), "sums": sums})
+
+    context = Context(head=torch.zeros(8, 5), seed=0, round=3)
+    with pytest.raises(CalibrationError, match="at least two clients") as end:
+        calibrate(FedCof(), EveryClassAtOneClient(), ModelState({}, {}), context)
+    assert not end.value.rejected
+    assert asked == [*range(8)]
 
 
 @pytest.mark.parametrize("how", ["infinite", "damaged"])

@@ -18,7 +18,7 @@ from spherefed.calibration.class_sums import ClassHead, ClassSums, check_total, 
 from spherefed.calibration.context import Context
 from spherefed.calibration.ffc import Ffc
 from spherefed.calibration.lda import shrunk
-from spherefed.errors import CalibrationError, ConfigError, NothingMeasuredError
+from spherefed.errors import ConfigError, NothingMeasuredError
 from spherefed.nn.classifier import Classifier
 from spherefed.tensors import Tensors, one_thread
 
@@ -67,7 +67,7 @@ class FedCof:
             sums_Cl = torch.zeros(num_classes, dim, dtype=torch.float64).index_add_(0, rows.classes, rows.values())
             scatter_ll, shared = _scatter(rows, counts_C, sums_Cl)
             if not shared:
-                raise CalibrationError("fedcof needs a class that at least two clients have; use 'ncm'")
+                raise NothingMeasuredError("fedcof needs a class that at least two clients have; use 'ncm'")
             weight_Cl = torch.linalg.solve(shrunk(scatter_ll, self.shrinkage), sums_Cl.T).T
         return ClassHead(unit_rows_or_zero(weight_Cl), {"shrinkage": self.shrinkage, "shared_classes": shared})
 

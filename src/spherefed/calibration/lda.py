@@ -20,7 +20,7 @@ from spherefed.calibration.class_sums import ClassHead
 from spherefed.calibration.context import Context
 from spherefed.calibration.ffc import Ffc
 from spherefed.calibration.solution import solve
-from spherefed.errors import CalibrationError, ConfigError, NothingMeasuredError
+from spherefed.errors import ConfigError, NothingMeasuredError
 from spherefed.nn.classifier import Classifier
 from spherefed.tensors import Tensors, one_thread
 
@@ -78,9 +78,9 @@ class Lda:
 
 
 def shrunk(covariance_ll: Tensor, shrinkage: float) -> Tensor:
-    """(1 − s) Σ + s · tr(Σ)/l · I; raises CalibrationError if Σ is zero."""
+    """(1 − s) Σ + s · tr(Σ)/l · I; raises NothingMeasuredError if Σ is zero, which no single client can cause."""
     mean_variance = float(covariance_ll.trace()) / len(covariance_ll)
     if not mean_variance > 0:
-        raise CalibrationError("features do not vary within any class, so their covariance cannot be inverted")
+        raise NothingMeasuredError("features do not vary within any class, so their covariance cannot be inverted")
     eye_ll = torch.eye(len(covariance_ll), dtype=covariance_ll.dtype)
     return (1 - shrinkage) * covariance_ll + shrinkage * mean_variance * eye_ll
