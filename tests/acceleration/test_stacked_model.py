@@ -267,14 +267,23 @@ def test_any_chain_of_plain_layers_is_stacked(encoder: nn.Module, learned: bool)
             assert torch.allclose(other.delta[name], delta, rtol=1e-9, atol=1e-12), name
 
 
-def test_a_linear_layer_over_rows_of_images_that_is_no_chain_is_trained_one_by_one() -> None:
-    encoder = nn.Sequential(nn.Linear(8, 4), nn.Tanh(), nn.Flatten(), nn.Linear(32, 6))
+@pytest.mark.parametrize(
+    ("layers", "refused"),
+    [
+        ((nn.Linear(8, 4), nn.Tanh(), nn.Flatten(), nn.Linear(32, 6)), "Linear layer on inputs of 4"),
+        ((nn.Flatten(1, 2), nn.MaxPool2d(3, 2, 1), nn.Flatten(), nn.Linear(16, 6)), "MaxPool2d layer on inputs of 3"),
+    ],
+)
+def test_layers_for_which_clients_do_not_lie_along_the_channels_are_trained_one_by_one(
+    layers: tuple[nn.Module, ...], refused: str
+) -> None:
+    encoder = nn.Sequential(*layers)
     model = Classifier(encoder, Learned().build(10, 6, 0), num_classes=10, normalize=False).double()
     whole = in_double(assemble(experiment()))
     assembly = Assembly(whole.experiment, whole.dataset, whole.partition, LocalModel(model))
     request = Train(0, assembly.initial(), 0.1)
     alone = [*InProcess(assembly.clients).ask(range(12), request)]
-    with pytest.warns(UserWarning, match=r"were not stacked, but trained one by one: a Linear layer on inputs of 4"):
+    with pytest.warns(UserWarning, match=f"were not stacked, but trained one by one: a {refused}"):
         together = [*InProcess(with_stack(assembly, 12).clients).ask(range(12), request)]
     for one, other in zip(alone, together, strict=True):
         assert isinstance(one, TrainReply)

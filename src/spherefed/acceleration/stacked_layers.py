@@ -24,12 +24,9 @@ _CHANNEL_BY_CHANNEL = frozenset(
         nn.GELU,
         nn.Sigmoid,
         nn.Tanh,
-        nn.MaxPool2d,
-        nn.AvgPool2d,
-        nn.AdaptiveAvgPool2d,
-        nn.AdaptiveMaxPool2d,
     }
 )
+_POOLING = frozenset({nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d})
 
 
 def stacked(module: nn.Module, size: int) -> nn.Module:
@@ -46,6 +43,8 @@ def stacked(module: nn.Module, size: int) -> nn.Module:
             return StackedConv2d(module, size)
         case nn.GroupNorm():
             return StackedGroupNorm(module, size)
+        case _ if type(module) in _POOLING:
+            return StackedPooling(module)
     ours = type(module).__module__.startswith("spherefed.nn.")
     if (not ours and type(module) not in _CHANNEL_BY_CHANNEL) or any(module.parameters(recurse=False)):
         raise ConfigError(f"a network with a {type(module).__name__} layer cannot be stacked; use stack = 0")
@@ -110,6 +109,23 @@ class StackedGroupNorm(nn.Module):
         weight = None if self.weight is None else first(self.weight, num).flatten()
         bias = None if self.bias is None else first(self.bias, num).flatten()
         return functional.group_norm(inputs, num * self.num_groups, weight, bias, self.eps)
+
+
+class StackedPooling(nn.Module):
+    """(n, K·c, h, w) → (n, K·c, h', w'): the pooling itself, channel by channel."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        if inputs.ndim != 4:  # copies lie along the second axis, over which the layer pools if there are no channels
+            raise ConfigError(
+                f"a {type(self.layer).__name__} layer on inputs of {inputs.ndim} dimensions, {tuple(inputs.shape)}, "
+                "cannot be stacked; give images a dimension of channels, or use stack = 0"
+            )
+        outputs: Tensor = self.layer(inputs)
+        return outputs
 
 
 def first(copies: Tensor, num: int) -> Tensor:
