@@ -604,8 +604,20 @@ def test_arrays_give_the_statistics_of_the_same_tensors(kind: type) -> None:
     model = hyperspherical(nn.Linear(3, 4), num_classes=2, dim=4)
     inputs, labels = torch.randn(9, 3), torch.arange(9) % 2
     found = statistics(model, [(inputs.numpy().astype(kind), labels.numpy())])  # type: ignore[list-item]
-    expected = statistics(model, [(inputs, labels)])
-    assert all(torch.equal(found.tensors()[name], expected.tensors()[name]) for name in expected.tensors())
+    assert found == statistics(model, [(inputs, labels)])
+
+
+@pytest.mark.parametrize("encoder", [nn.Linear(3, 4), nn.BatchNorm1d(3, affine=False), nn.Identity()])
+def test_float64_tensors_give_the_statistics_of_the_same_numbers_in_float32(encoder: nn.Module) -> None:
+    inputs, labels, model = torch.randn(9, 3), torch.arange(9) % 2, hyperspherical(encoder, num_classes=2)
+    assert statistics(model, [(inputs.double(), labels)]) == statistics(model, [(inputs, labels)])
+
+
+def test_float64_features_of_an_encoder_without_weights_are_not_rounded_to_float32() -> None:
+    features = torch.randn(500, 3, dtype=torch.float64)
+    found = statistics(hyperspherical(nn.Identity(), 2), [(features, torch.zeros(500, dtype=torch.int64))])
+    assert found.packed_cross[:, 0].tolist() == oracle_rows(features).sum(axis=0).tolist()
+    assert found.packed_cross[:, 0].tolist() != oracle_rows(features.float()).sum(axis=0).tolist()
 
 
 def test_a_ridge_that_is_no_number_is_refused() -> None:

@@ -47,8 +47,7 @@ def statistics(model: Classifier, batches: Iterable[tuple[Tensor, Tensor]]) -> S
     """Measure V and U (SphereFed, Eq. 9) of a model on batches of (inputs, labels).
 
     The model runs in eval mode; the mode of every submodule is restored afterwards. Features are normalized in float64,
-    also if the model does not normalize them: without a bias the arg-max does not depend on ‖z‖. Give batches without
-    augmentation.
+    even if the model does not: without a bias the arg-max does not depend on ‖z‖. Give batches without augmentation.
     """
     if not isinstance(model, Classifier):
         raise CalibrationError(
@@ -62,7 +61,8 @@ def statistics(model: Classifier, batches: Iterable[tuple[Tensor, Tensor]]) -> S
     accumulator: Accumulator | None = None
     with eval_mode(model), torch.inference_mode(), torch.autocast(device.type, enabled=False):
         for inputs, labels in batches:
-            features = model.raw_features((inputs if isinstance(inputs, Tensor) else _tensor(inputs, model)).to(device))
+            fits = isinstance(inputs, Tensor) and inputs.dtype != torch.float64
+            features = model.raw_features((inputs if fits else _tensor(inputs, model)).to(device))
             if accumulator is None:
                 accumulator = Accumulator(features.shape[1], model.num_classes, device)
             accumulator.add(features, (labels if isinstance(labels, Tensor) else _tensor(labels, model)).to(device))
@@ -76,7 +76,7 @@ def statistics(model: Classifier, batches: Iterable[tuple[Tensor, Tensor]]) -> S
 
 
 def _tensor(values: object, model: Classifier) -> Tensor:
-    """An array or a list as a tensor, its floats of the type of the model's parameters."""
+    """An array, a list or a float64 tensor as a tensor, its floats of the type of the encoder's own."""
     try:
         tensor = torch.as_tensor(values)
     except (TypeError, ValueError, RuntimeError):
@@ -84,8 +84,8 @@ def _tensor(values: object, model: Classifier) -> Tensor:
             f"batches must be pairs (inputs, labels) of tensors or arrays of numbers, got a {type(values).__name__}; "
             "convert it with torch.as_tensor"
         ) from None
-    floats = (p.dtype for p in model.parameters() if p.is_floating_point())
-    return tensor.to(next(floats, torch.float32)) if tensor.is_floating_point() else tensor
+    own = (t.dtype for t in (*model.encoder.parameters(), *model.encoder.buffers()) if t.is_floating_point())
+    return tensor.to(next(own, tensor.dtype)) if tensor.is_floating_point() else tensor
 
 
 class Accumulator:
