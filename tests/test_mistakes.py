@@ -333,7 +333,7 @@ CALLS: dict[str, tuple[Callable[[], Any], str, str, str]] = {
         lambda: run(data=(X, Y), encoder=nn.Linear(5, 4)), "inputs of (3,)", "cannot read", "must accept a batch",
     ),
     "encoder outputs": (
-        lambda: run(data=(X, Y), encoder=nn.Unflatten(1, (1, 3))), "(1, 1, 3)", "one row of features", "flatten them",
+        lambda: run(data=(X, Y), encoder=nn.Unflatten(1, (1, 3))), "(2, 1, 3)", "one row of features", "flatten them",
     ),
     "unknown argument": (lambda: run(dat=(X, Y)), "'dat'", "allowed: data, test", "did you mean 'data'?"),
     "named engine": (lambda: run(engine="ray"), "'ray'", "must be an Engine", "sf.Engine(kind="),

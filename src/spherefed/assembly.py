@@ -221,8 +221,8 @@ def build_classifier(
         if model.frozen:
             built = _frozen(built, experiment, input_shape)
         try:
-            with torch.no_grad():
-                features = built.eval()(torch.zeros(1, *input_shape, dtype=getattr(torch, dtype)))
+            with torch.no_grad():  # two inputs: layers of images take one image without channels for a batch's
+                features = built.eval()(torch.zeros(2, *input_shape, dtype=getattr(torch, dtype)))
         except (RuntimeError, TypeError, ValueError, IndexError) as error:
             raise unreadable_inputs(kind_of(model.encoder), input_shape, dtype, error) from error
     check_features(features, kind_of(model.encoder))

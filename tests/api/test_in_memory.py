@@ -495,6 +495,12 @@ def test_floats_that_look_like_images_get_the_shape_of_images_in_the_message(
         sf.run(experiment(), data=(images, [0, 1] * 10), encoder=net, progress=False)
 
 
+def test_greyscale_images_without_channels_are_refused_before_training_also_if_layers_accept_one_of_them() -> None:
+    net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    with pytest.raises(sf.ModelError, match=r"images of one channel, give them as \(n, 1, 8, 8\)"):
+        sf.run(experiment(), data=(np.zeros((20, 8, 8), dtype=np.float32), [0, 1] * 10), encoder=net, progress=False)
+
+
 def test_the_row_of_a_nan_is_one_of_the_callers_rows() -> None:
     features, labels = blobs(50)
     for row in (0, 7, 49):  # some of them belong to the test part

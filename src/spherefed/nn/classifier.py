@@ -156,11 +156,11 @@ def unreadable_inputs(kind: str, input_shape: tuple[int, ...], dtype: str, error
 
 
 def check_features(features: object, kind: str) -> None:
-    """Raise a ModelError if what the encoder of this kind returns for one input is not a row of float32 features."""
-    if not isinstance(features, Tensor) or features.ndim != 2:
+    """Raise a ModelError unless an encoder of this kind returns two rows of float32 features for two inputs."""
+    if not isinstance(features, Tensor) or features.ndim != 2 or len(features) != 2:
         shape = tuple(features.shape) if isinstance(features, Tensor) else f"a {type(features).__name__}"
         raise ModelError(
-            f"encoder {kind!r} must return one row of features per input, (1, l) for one; got {shape}; flatten them"
+            f"encoder {kind!r} must return one row of features per input, (2, l) for two; got {shape}; flatten them"
         )
     if features.dtype == torch.float64:
         raise ModelError(f"encoder {kind!r} must return float32 features, got float64; call .float() on them")
