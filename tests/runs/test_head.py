@@ -103,11 +103,15 @@ def test_a_changed_run_reports_what_the_run_without_the_client_reports(
 def test_the_commands_say_what_they_did(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    whole = run_to_end(experiment(FfcGcv()), tmp_path)
+    own = replace(experiment(FfcGcv()), data=Data(held_out=0.2))
+    whole = run_to_end(own, tmp_path)
     for action, words in (("forget", "removed from"), ("add", "added to")):
         monkeypatch.setattr(sys, "argv", ["spherefed", "head", action, str(tmp_path), "--client", "3"])
         main()
-        assert f"client 3 {words} the head" in capsys.readouterr().out
+        said, found = capsys.readouterr().out, RunDirectory(tmp_path).result()["accuracy"]["calibrated"]
+        assert f"client 3 {words} the head" in said
+        assert len(found) == 3
+        assert all(f"accuracy {value:.2%} ({name})" in said for name, value in found.items())
     assert RunDirectory(tmp_path).result()["weights_sha256"] == whole["weights_sha256"]
 
 

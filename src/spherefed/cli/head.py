@@ -41,6 +41,6 @@ def _change(run: Path, client: int, action: "Action", data_root: str | None) -> 
     from spherefed.runs.head_changes import change_head
 
     record = change_head(run, client, action, data_root=data_root)
-    accuracy = "".join(f", accuracy {value:.2%}" for value in record.get("accuracy", {}).values())
+    accuracy = "".join(f", accuracy {value:.2%} ({name})" for name, value in record.get("accuracy", {}).items())
     done = "added to" if action == "add" else "removed from"
     click.echo(f"client {client} {done} the head of {run}; weights {record['weights_sha256'][:16]}{accuracy}")
