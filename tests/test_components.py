@@ -145,7 +145,9 @@ def test_an_own_personalization_is_applied_on_every_client(tmp_path: Path) -> No
 RANDOM_PARTS = {
     "head": ("model.head.kind=support.own.random_parts:RandomHead", "loss.kind=mse"),
     "loss": ("loss.kind=support.own.random_parts:NoisyLoss",),
+    "server": ("algorithm.server.kind=support.own.random_parts:NoisyStep",),
     "calibration": ("calibration.kind=support.own.random_parts:NoisyMeans",),
+    "solve of a calibration": ("calibration.kind=support.own.random_parts:NoisySolve",),
     "calibration between rounds": ("calibration.kind=support.own.random_parts:NoisyMeans", "calibrate_every=1"),
     "calibration and a start before round 0": (
         "calibration.kind=support.own.random_parts:NoisyMeans",

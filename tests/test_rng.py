@@ -66,6 +66,8 @@ def test_the_numbers_of_purposes_never_change() -> None:
         "REESTIMATE": 9,
         "FEATURE_MAP": 10,
         "MEASURE": 11,
+        "SERVER": 12,
+        "SOLVE": 13,
         "VIRTUAL": 20,
         "REFIT": 21,
     }

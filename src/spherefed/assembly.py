@@ -98,6 +98,7 @@ class Assembly:
             quorum=e.quorum,
             limits=e.limits,
             local=e.local,
+            own_components=bool(e.own_components()),
         )
 
 

@@ -27,6 +27,8 @@ class Purpose(IntEnum):
     REESTIMATE = 9
     FEATURE_MAP = 10
     MEASURE = 11
+    SERVER = 12
+    SOLVE = 13
     VIRTUAL = 20
     REFIT = 21
 

@@ -23,6 +23,7 @@ from spherefed.messages import (
     ReestimateReply,
     Traffic,
 )
+from spherefed.rng import Purpose, torch_stream
 from spherefed.server.federation import Fleet
 from spherefed.server.reply_checks import ReplyLimits
 from spherefed.server.validation import Rejection, ReplyLog, reply_log
@@ -97,8 +98,7 @@ def _collect_moments(
 ) -> Tensors | None:
     """The summed moments of all clients whose part is valid.
 
-    If together they claim more examples than the sum can hold, the largest claims are rejected, whatever their place in
-    the order, and the others are asked again.
+    If together they claim more examples than the sum can hold, the largest are rejected and the others are asked again.
     """
     # A user's calibration need not limit its examples.
     capacity: float = getattr(calibration, "capacity", math.inf)
@@ -151,7 +151,8 @@ def _largest(claims: dict[int, int], excess: float) -> list[int]:
 def _solved(calibration: Calibration, total: Tensors, context: Context) -> Solved:
     """The head; a head that is not finite, or a solve that does not converge, is a CalibrationError too."""
     try:
-        solved = calibration.solve(total, context)
+        with torch_stream(context.seed, Purpose.SOLVE, context.round % 2**32):  # BEFORE_TRAINING is negative
+            solved = calibration.solve(total, context)
     except RuntimeError as error:  # of torch.linalg
         raise CalibrationError(f"the head cannot be computed: {error}") from error
     if not bool(solved.weight.isfinite().all()):

@@ -5,6 +5,7 @@ The loop yields a record per round and takes no callbacks: progress, checkpoints
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Protocol
@@ -14,7 +15,7 @@ import torch
 from spherefed.client.corrections import Correction
 from spherefed.client.training import LocalTraining
 from spherefed.messages import LEARNED_HEAD, Failure, ModelState, Reply, Request, Traffic, Train, TrainReply
-from spherefed.rng import Purpose, stream
+from spherefed.rng import Purpose, stream, torch_stream
 from spherefed.server.aggregation import Aggregate, Aggregator, CohortAggregator
 from spherefed.server.algorithms import Algorithm
 from spherefed.server.optimizers import ServerOptimizer
@@ -57,6 +58,8 @@ class Plan:
     limits: Limits = field(default_factory=Limits)
     local: LocalTraining | None = None
     """How clients train, which bounds the number of steps they may claim; None: not known."""
+    own_components: bool = False
+    """Whether components of the user, such as a server optimizer, may draw from torch's generator."""
 
     @property
     def rounds(self) -> int:
@@ -133,7 +136,7 @@ def _ask_cohort(
     replies = ReplyLog(TrainReply, request, cohort, limits)
     if without is not None:
         replies.leave_out(without, f"its reply to round {t - 1} moved the model so far that most clients diverged")
-    with replies.in_errors():
+    with replies.in_errors(), torch_stream(plan.seed, Purpose.SERVER, t) if plan.own_components else nullcontext():
         return replies, *_train_and_step(fleet, plan.algorithm, replies, state)
 
 

@@ -36,6 +36,19 @@ class NoisyMeans:
 
 
 @dataclass(frozen=True)
+class NoisySolve(NoisyMeans):
+    def solve(self, total, context):
+        noisy = total["sums"] + torch.randn_like(total["sums"])
+        return SimpleNamespace(weight=functional.normalize(noisy, dim=1), summary=dict)
+
+
+@dataclass(frozen=True)
+class NoisyStep:
+    def step(self, delta, state):
+        return {name: d + 0.01 * torch.randn_like(d) for name, d in delta.items()}, {}
+
+
+@dataclass(frozen=True)
 class NoisyTuning:
     def apply(self, context, received):
         context.set_head(torch.randn_like(context.local_model.classifier.head.weight))
