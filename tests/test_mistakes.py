@@ -204,6 +204,7 @@ SETTINGS: dict[str, tuple[str, str, str]] = {
     "model.encoder.kind=mistaken_net:Nett": ("'Nett'", "expected", "did you mean 'Net'?"),
     "schedule.kind=mistaken_net:Thawed": ("'mistaken_net:Thawed'", "must be frozen", "@dataclass(frozen=True)"),
     "schedule.kind=mistaken_net:VALUE": ("is a int", "expected a frozen dataclass", "factor(round_index, rounds)"),
+    "model={encoder='flatten', head='etf'}": ("nothing is trained", "'flatten'", "head 'etf' is fixed"),
     "model.encoder.kind=mistaken_net:Net": ("(1, 8, 8)", "cannot read inputs", "must accept a batch"),
     "model.encoder={kind='mistaken_net:Net', widht=3}": ("widht", "cannot be built", "it takes width"),
     "loss.kind=mistaken_syntax:loss": ("'mistaken_syntax'", "cannot be imported", "mistaken_syntax.py, line 1"),

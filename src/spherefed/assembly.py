@@ -24,7 +24,7 @@ from spherefed.experiment import SITES, Experiment
 from spherefed.experiment.own_parts import check_own_parts
 from spherefed.messages import ModelState
 from spherefed.nn.cached_encoder import feature_dataset, without_encoder
-from spherefed.nn.classifier import Classifier, check_features, on_device, unreadable_inputs
+from spherefed.nn.classifier import Classifier, check_features, nothing_trained, on_device, unreadable_inputs
 from spherefed.nn.encoders import Encoder, InMemoryEncoder, has_batch_norm
 from spherefed.nn.frozen import Frozen
 from spherefed.nn.heads import RidgeStart
@@ -193,6 +193,8 @@ def build_local_model(
         frozen_digest=frozen_digest,
         own_components=bool(experiment.own_components()),
     )
+    if experiment.rounds and not local_model.params:
+        raise nothing_trained(kind_of(experiment.model.encoder), kind_of(experiment.model.head))
     if policy != "average" and not has_batch_norm(local_model.classifier):
         raise ConfigError(
             f"model.batch_statistics = {policy!r} needs an encoder with BatchNorm, "
@@ -219,8 +221,7 @@ def build_classifier(
     model = experiment.model
     with torch_stream(experiment.seed, Purpose.ENCODER), one_thread():
         built = model.encoder.build(input_shape) if encoder is None else _copied(model.encoder, encoder)
-        if model.frozen:
-            built = _frozen(built, experiment, input_shape)
+        built = _frozen(built, experiment, input_shape) if model.frozen else built
         try:
             with torch.no_grad():  # two inputs: layers of images take one image without channels for a batch's
                 features = built.eval()(torch.zeros(2, *input_shape, dtype=getattr(torch, dtype)))

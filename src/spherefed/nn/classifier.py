@@ -166,6 +166,14 @@ def check_features(features: object, kind: str) -> None:
         raise ModelError(f"encoder {kind!r} must return float32 features, got float64; call .float() on them")
 
 
+def nothing_trained(encoder: str, head: str) -> ModelError:
+    """What to raise if rounds have no parameter to train, for an encoder and a fixed head of these kinds."""
+    return ModelError(
+        f"nothing is trained: encoder {encoder!r} has no parameters to train, and head {head!r} is fixed; "
+        "use head 'learned', or model.frozen = true with rounds = 0 and a calibration"
+    )
+
+
 def on_device(classifier: Classifier, device: str) -> Classifier:
     """The classifier moved to a torch device by name."""
     try:
