@@ -218,16 +218,12 @@ def build_classifier(
     model = experiment.model
     with torch_stream(experiment.seed, Purpose.ENCODER), one_thread():
         built = model.encoder.build(input_shape) if encoder is None else _copied(model.encoder, encoder)
+        dim = _num_features(built, experiment, input_shape, dtype)
         if model.frozen:
-            built = _frozen(built, experiment, input_shape)
-        try:
-            with torch.no_grad():
-                features = built.eval()(torch.zeros(1, *input_shape, dtype=getattr(torch, dtype)))
-        except (RuntimeError, TypeError, ValueError, IndexError) as error:
-            raise unreadable_inputs(kind_of(model.encoder), input_shape, dtype, error) from error
-    check_features(features, kind_of(model.encoder))
+            built = _frozen(built, experiment, dim)
+            dim = _num_features(built, experiment, input_shape, dtype)
     with torch_stream(experiment.seed, Purpose.HEAD):  # for an own head; built-in ones have their own streams
-        head = model.head.build(num_classes, features.shape[1], experiment.seed)
+        head = model.head.build(num_classes, dim, experiment.seed)
     classifier = Classifier(built, head, num_classes=num_classes, normalize=model.normalize)
     if experiment.compile or prefers_channels_last(built):  # compiled convolutions give gradients laid out like that
         classifier.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -241,13 +237,24 @@ def _copied(wanted: Encoder, given: nn.Module) -> nn.Module:
     return wanted.copy(given)
 
 
-def _frozen(encoder: nn.Module, experiment: Experiment, input_shape: tuple[int, ...]) -> nn.Module:
+def _num_features(encoder: nn.Module, experiment: Experiment, input_shape: tuple[int, ...], dtype: str) -> int:
+    """The features of one input; a ModelError if the encoder cannot read it, or returns anything but a row of them."""
+    kind = kind_of(experiment.model.encoder)
+    try:
+        with torch.no_grad():
+            features = encoder.eval()(torch.zeros(1, *input_shape, dtype=getattr(torch, dtype)))
+    except (RuntimeError, TypeError, ValueError, IndexError) as error:
+        raise unreadable_inputs(kind, input_shape, dtype, error) from error
+    check_features(features, kind)
+    return int(features.shape[1])
+
+
+def _frozen(encoder: nn.Module, experiment: Experiment, dim: int) -> nn.Module:
     """The encoder, frozen, and the feature map and the adapter that follow it if the experiment says so."""
     model, frozen = experiment.model, Frozen(encoder)
     if model.feature_map is None and model.adapter is None:
         return frozen
     parts = nn.Sequential(frozen)
-    dim = frozen(torch.zeros(1, *input_shape)).shape[1]
     if model.feature_map is not None:
         parts.append(model.feature_map.build(dim, experiment.seed))
         dim = model.feature_map.dim
