@@ -122,7 +122,10 @@ class Examples:
             selected: slice | Tensor = slice(start, start + batch_size)
             if self.indices is not None:
                 selected = self.indices[selected]
-            yield self.prepared(self.inputs[selected], device), self.labels[selected].to(device)
+            inputs = self.inputs[selected]
+            if self.indices is None:  # a view of the stored inputs, which an encoder may change in place
+                inputs = inputs.clone()
+            yield self.prepared(inputs, device), self.labels[selected].to(device)
 
     def prepared(self, inputs: Tensor, device: torch.device) -> Tensor:
         """Move stored inputs to the device and apply `prepare`."""
