@@ -192,6 +192,12 @@ def build_local_model(
         frozen_digest=frozen_digest,
         own_components=bool(experiment.own_components()),
     )
+    if experiment.rounds and not local_model.params:
+        raise ConfigError(
+            f"nothing is trained: encoder {kind_of(experiment.model.encoder)!r} has no parameters that require "
+            f"gradients, and head {kind_of(experiment.model.head)!r} is fixed; set model.frozen = true and rounds = 0, "
+            "or use head 'learned'"
+        )
     if policy != "average" and not has_batch_norm(local_model.classifier):
         raise ConfigError(
             f"model.batch_statistics = {policy!r} needs an encoder with BatchNorm, "

@@ -7,6 +7,7 @@ from typing import Any, TypedDict
 
 import numpy as np
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from spherefed import recipes
 from spherefed.assembly import InMemory
@@ -94,6 +95,10 @@ def _check_module(encoder: object) -> None:
         raise ConfigError(
             f"encoder= must be an nn.Module, got {given}; pass an instance, or name a class in the experiment: "
             "model={'encoder': {'kind': 'package.module:Name'}}"
+        )
+    if lazy := [name for name, parameter in encoder.named_parameters() if is_lazy(parameter)]:
+        raise ConfigError(
+            f"encoder= has parameters without a shape, such as {lazy[0]!r}; call it once on inputs: encoder(X[:2])"
         )
 
 

@@ -157,8 +157,13 @@ def unreadable_inputs(kind: str, input_shape: tuple[int, ...], dtype: str, error
 
 def check_features(features: object, kind: str) -> None:
     """Raise a ModelError if what the encoder of this kind returns for one input is not a row of float32 features."""
-    if not isinstance(features, Tensor) or features.ndim != 2:
-        shape = tuple(features.shape) if isinstance(features, Tensor) else f"a {type(features).__name__}"
+    if not isinstance(features, Tensor):
+        raise ModelError(
+            f"encoder {kind!r} must return one row of features per input, got a {type(features).__name__}; return the "
+            "tensor of features alone"
+        )
+    if features.ndim != 2:
+        shape = tuple(features.shape)
         raise ModelError(
             f"encoder {kind!r} must return one row of features per input, (1, l) for one; got {shape}; flatten them"
         )
