@@ -76,7 +76,7 @@ def with_inputs(
             given = "a dict" if isinstance(clients, Mapping) else repr(clients)
             how = "list(clients.values())" if isinstance(clients, Mapping) else "[(X0, y0), (X1, y1)]"
             raise ConfigError(f"clients= must be a list with one data set per client, got {given}; write {how}")
-        dataset, parts = clients_in_memory(clients, test, image_key=image_key, label_key=label_key)
+        dataset, parts = clients_in_memory(list(clients), test, image_key=image_key, label_key=label_key)
         cohort = None if experiment.cohort is None else min(experiment.cohort, len(parts.parts))
         experiment = replace(experiment, partition=Natural(clients=len(parts.parts)), cohort=cohort)
     if dataset is not None:

@@ -143,7 +143,9 @@ def unreadable_inputs(kind: str, input_shape: tuple[int, ...], dtype: str, error
     """What to raise if an encoder of this kind fails on a batch of such inputs."""
     cause, *_ = str(error).splitlines() or [type(error).__name__]
     hint = ""
-    if len(input_shape) == 2:  # an image without the dimension of channels that convolutions need
+    if dtype == "int64":
+        hint = "; whole numbers are passed on as they are, like token ids: if they are features or pixels, give floats"
+    elif len(input_shape) == 2:  # an image without the dimension of channels that convolutions need
         height, width = input_shape
         hint = f"; if they are images of one channel, give them as (n, 1, {height}, {width})"
     elif len(input_shape) == 3 and input_shape[-1] in (1, 3) and input_shape[0] not in (1, 3):
