@@ -24,7 +24,7 @@ from spherefed.experiment import SITES, Experiment
 from spherefed.experiment.own_parts import check_own_parts
 from spherefed.messages import ModelState
 from spherefed.nn.cached_encoder import feature_dataset, without_encoder
-from spherefed.nn.classifier import Classifier, check_features, on_device, unreadable_inputs
+from spherefed.nn.classifier import Classifier, num_features, on_device
 from spherefed.nn.encoders import Encoder, InMemoryEncoder, has_batch_norm
 from spherefed.nn.frozen import Frozen
 from spherefed.nn.heads import RidgeStart
@@ -193,11 +193,7 @@ def build_local_model(
         own_components=bool(experiment.own_components()),
     )
     if experiment.rounds and not local_model.params:
-        raise ConfigError(
-            f"nothing is trained: encoder {kind_of(experiment.model.encoder)!r} has no parameters that require "
-            f"gradients, and head {kind_of(experiment.model.head)!r} is fixed; set model.frozen = true and rounds = 0, "
-            "or use head 'learned'"
-        )
+        raise _nothing_to_train(experiment)
     if policy != "average" and not has_batch_norm(local_model.classifier):
         raise ConfigError(
             f"model.batch_statistics = {policy!r} needs an encoder with BatchNorm, "
@@ -209,6 +205,14 @@ def build_local_model(
             f"{local_model.smallest_batch}, got {local.batch_size}; raise it or use norm = 'group'"
         )
     return local_model
+
+
+def _nothing_to_train(experiment: Experiment) -> ConfigError:
+    return ConfigError(
+        f"nothing is trained: encoder {kind_of(experiment.model.encoder)!r} has no parameters that require gradients, "
+        f"and head {kind_of(experiment.model.head)!r} is fixed; set model.frozen = true and rounds = 0, or use head "
+        "'learned'"
+    )
 
 
 def build_classifier(
@@ -224,10 +228,10 @@ def build_classifier(
     model = experiment.model
     with torch_stream(experiment.seed, Purpose.ENCODER), one_thread():
         built = model.encoder.build(input_shape) if encoder is None else _copied(model.encoder, encoder)
-        dim = _num_features(built, experiment, input_shape, dtype)
+        dim = num_features(built, input_shape, dtype, kind_of(model.encoder))
         if model.frozen:
             built = _frozen(built, experiment, dim)
-            dim = _num_features(built, experiment, input_shape, dtype)
+            dim = num_features(built, input_shape, dtype, kind_of(model.encoder))
     with torch_stream(experiment.seed, Purpose.HEAD):  # for an own head; built-in ones have their own streams
         head = model.head.build(num_classes, dim, experiment.seed)
     classifier = Classifier(built, head, num_classes=num_classes, normalize=model.normalize)
@@ -241,18 +245,6 @@ def _copied(wanted: Encoder, given: nn.Module) -> nn.Module:
     if not isinstance(wanted, InMemoryEncoder):
         raise ConfigError(f"encoder= was given, but the experiment names the encoder {kind_of(wanted)!r}")
     return wanted.copy(given)
-
-
-def _num_features(encoder: nn.Module, experiment: Experiment, input_shape: tuple[int, ...], dtype: str) -> int:
-    """The features of one input; a ModelError if the encoder cannot read it, or returns anything but a row of them."""
-    kind = kind_of(experiment.model.encoder)
-    try:
-        with torch.no_grad():
-            features = encoder.eval()(torch.zeros(1, *input_shape, dtype=getattr(torch, dtype)))
-    except (RuntimeError, TypeError, ValueError, IndexError) as error:
-        raise unreadable_inputs(kind, input_shape, dtype, error) from error
-    check_features(features, kind)
-    return int(features.shape[1])
 
 
 def _frozen(encoder: nn.Module, experiment: Experiment, dim: int) -> nn.Module:

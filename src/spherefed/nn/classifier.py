@@ -157,20 +157,26 @@ def unreadable_inputs(kind: str, input_shape: tuple[int, ...], dtype: str, error
     )
 
 
-def check_features(features: object, kind: str) -> None:
-    """Raise a ModelError if what the encoder of this kind returns for one input is not a row of float32 features."""
-    if not isinstance(features, Tensor):
-        raise ModelError(
-            f"encoder {kind!r} must return one row of features per input, got a {type(features).__name__}; return the "
-            "tensor of features alone"
-        )
-    if features.ndim != 2:
-        shape = tuple(features.shape)
-        raise ModelError(
-            f"encoder {kind!r} must return one row of features per input, (1, l) for one; got {shape}; flatten them"
-        )
+def num_features(encoder: nn.Module, input_shape: tuple[int, ...], dtype: str, kind: str) -> int:
+    """The length of the row of float32 features of one input; a ModelError if the encoder of this kind gives none."""
+    try:
+        with torch.no_grad():
+            features = encoder.eval()(torch.zeros(1, *input_shape, dtype=getattr(torch, dtype)))
+    except (RuntimeError, TypeError, ValueError, IndexError) as error:
+        raise unreadable_inputs(kind, input_shape, dtype, error) from error
+    if not isinstance(features, Tensor) or features.ndim != 2:
+        raise _no_row_of_features(features, kind)
     if features.dtype == torch.float64:
         raise ModelError(f"encoder {kind!r} must return float32 features, got float64; call .float() on them")
+    return features.shape[1]
+
+
+def _no_row_of_features(features: object, kind: str) -> ModelError:
+    if isinstance(features, Tensor):
+        given, todo = f"(1, l) for one; got {tuple(features.shape)}", "flatten them"
+    else:
+        given, todo = f"got a {type(features).__name__}", "return the tensor of features alone"
+    return ModelError(f"encoder {kind!r} must return one row of features per input, {given}; {todo}")
 
 
 def on_device(classifier: Classifier, device: str) -> Classifier:
