@@ -260,6 +260,12 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "report nothing": ("nothing", "a run directory has experiment.json", "give the folder"),
     "report nothing --metric auc": ("'auc'", "allowed: accuracy, balanced-accuracy", "recall:CLASS"),
     "evaluate nowhere --data digits": ("nowhere", "no such folder", "name a folder that a run has written"),
+    "tune digits --grid local.lr=1,2,3 --out broken.toml/t.json": (
+        "broken.toml/t",
+        "cannot be written",
+        "another file",
+    ),
+    "tune digits --grid local.lr=1,2,3 --out .": ("--out .", "is a folder", "name a file"),
     "tune digits --grid local.lr=a,b": ("'local.lr=a,b'", "path=number,number", "for example local.lr=0.03,0.1,0.3"),
     "fields local.lrr": ("'local.lrr'", "allowed: name", "did you mean 'local.lr'?"),
 }
