@@ -264,6 +264,8 @@ def test_a_run_on_other_data_at_a_rate_that_the_recipe_chose_for_a_method_says_s
     sf.run(recipe, progress=False)  # the recipe's own data: a warning would be an error
     chosen = sf.recipe("digits", method="fedavg+spherefed", rounds=1, local={"lr": 0.2})
     sf.run(chosen, data=sphere_points(), progress=False)
+    frozen = sf.recipe("digits", method="fedavg+spherefed", rounds=0, model={"frozen": True})
+    sf.run(frozen, data=sphere_points(), progress=False)  # without rounds there is no rate
 
 
 def test_recipes_are_compared_at_their_tuned_rates() -> None:

@@ -198,7 +198,8 @@ def untuned(methods: Mapping[str, Experiment], tuned: Settings, recipe: str | No
     `recipe` is the one whose values the methods use on data or with an encoder that it was not tuned for.
     """
     known = tuned if recipe is None else {}
-    missing = [name for name, e in methods.items() if e.local is not None and tuning_key(name) not in known]
+    trained = [name for name, e in methods.items() if e.local is not None and e.rounds]
+    missing = [name for name in trained if tuning_key(name) not in known]
     if not missing:
         return None
     rates = ", ".join(f"{name} (local.lr {methods[name].local_training.lr:g})" for name in missing)
@@ -212,7 +213,7 @@ def untuned(methods: Mapping[str, Experiment], tuned: Settings, recipe: str | No
 
 def untuned_run(experiment: Experiment, named: Experiment) -> str | None:
     """A sentence about a rate that `recipe` took from its tuned values, if the caller exchanged data or encoder."""
-    if not exchanged(experiment, named) or experiment.local is None:
+    if not exchanged(experiment, named) or experiment.local is None or not experiment.rounds:
         return None
     made = {name: make() for name, make in recipes.RECIPES.items()}  # by data: the caller may have named the experiment
     source = next((n for n, e in made.items() if e.data.name == experiment.data.name and e.local is not None), None)
