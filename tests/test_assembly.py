@@ -13,7 +13,8 @@ from spherefed.data.partition import Iid
 from spherefed.errors import ConfigError
 from spherefed.experiment import Data, Model
 from spherefed.messages import ModelState
-from spherefed.nn.encoders import Mlp, SmallNet
+from spherefed.nn.encoders import Flatten, Mlp, SmallNet
+from spherefed.nn.heads import Orthonormal
 from spherefed.server.algorithms import fedavg, fedrep
 from spherefed.server.federation import Plan
 from support.small import assembled, blobs, tiny
@@ -94,6 +95,7 @@ def test_a_subset_is_the_same_for_every_seed_and_validation_takes_the_place_of_t
     [
         ({"model": Model(encoder=Mlp(), batch_statistics="reestimate")}, "needs an encoder with BatchNorm"),
         ({"model": Model(encoder=SmallNet(norm="batch")), "local": LocalTraining(lr=0.1, batch_size=1)}, "at least 2"),
+        ({"model": Model(encoder=Flatten(), head=Orthonormal())}, "nothing is trained: .*use head 'learned'"),
     ],
 )
 def test_what_the_encoder_cannot_do_is_refused(changes: dict[str, Any], said: str) -> None:

@@ -5,13 +5,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import Tensor, nn
 
+import spherefed as sf
 from spherefed.assembly import assemble
 from spherefed.calibration import Ffc
 from spherefed.client.evaluation import GLOBAL_TEST
 from spherefed.client.training import LocalTraining
 from spherefed.data.partition import Iid
-from spherefed.errors import ConfigError
+from spherefed.errors import ConfigError, ModelError
 from spherefed.experiment import Data, Experiment, Model, experiment_from_json, experiment_to_json
 from spherefed.losses import MeanSquaredError
 from spherefed.nn.encoders import Mlp, SmallNet
@@ -96,6 +99,30 @@ def test_the_experiment_survives_json() -> None:
 def test_what_cannot_be_is_refused(make: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         make()
+
+
+def on_frozen_module(module: nn.Module, inputs: Tensor, **model: Any) -> sf.Result:
+    """One round of an adapter, or none and a feature map, on a module that the caller passes."""
+    rounds = 1 if "adapter" in model else 0
+    own = sf.recipe("digits", method="fedavg+spherefed", rounds=rounds, min_samples=1, model={"frozen": True, **model})
+    return sf.run(own, data=(inputs, torch.arange(len(inputs)) % 2), encoder=module, progress=False)
+
+
+AFTER = {"feature map": {"feature_map": RandomFourier(dim=8)}, "adapter": {"adapter": Mlp(widths=(8,))}}
+
+
+@pytest.mark.filterwarnings("ignore:not tuned")
+@pytest.mark.parametrize("model", AFTER.values(), ids=AFTER)
+def test_a_frozen_encoder_of_token_ids_is_followed_by(model: dict[str, Any]) -> None:
+    tokens = (torch.arange(60) % 2)[:, None].expand(60, 3)  # 0 0 0 or 1 1 1, as the labels
+    assert on_frozen_module(nn.EmbeddingBag(2, 4), tokens, **model).accuracy == 1
+
+
+@pytest.mark.filterwarnings("ignore:not tuned")
+@pytest.mark.parametrize("model", AFTER.values(), ids=AFTER)
+def test_a_frozen_encoder_for_other_inputs_is_named_whatever_follows_it(model: dict[str, Any]) -> None:
+    with pytest.raises(ModelError, match=r"cannot read inputs of \(3,\), float32"):
+        on_frozen_module(nn.Linear(4, 4), torch.zeros(60, 3), **model)
 
 
 def test_an_adapter_for_images_is_refused_by_name() -> None:

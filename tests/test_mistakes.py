@@ -217,7 +217,7 @@ SETTINGS: dict[str, tuple[str, str, str]] = {
     "algorithm.server.kind=mistaken_parts:FailingServer": ("KeyError: 'momentum'", "FailingServer", "mend it"),
     "algorithm.server.kind=mistaken_parts:ShortServer": ("(1, 3)", "the names and shapes", "(2, 3)"),
     "algorithm.server.kind=mistaken_parts:OneServer": ("got a dict", "(update, state)", "two dicts of tensors"),
-    "model.encoder.kind=mistaken_parts:Pair": ("got a tuple", "one row of features", "flatten them"),
+    "model.encoder.kind=mistaken_parts:Pair": ("got a tuple", "one row of features", "the tensor of features alone"),
     "model.encoder.kind=mistaken_parts:nothing": ("NoneType", "expected an nn.Module", "'mistaken_parts:nothing'"),
     "data.name=mistaken_parts:nothing": ("a NoneType", "allowed are (X, y)", "a pandas frame"),
     "data.name=mistaken_parts:with_path": ("'path'", "a function without arguments", "such as (X, y)"),
@@ -261,6 +261,12 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "report nothing": ("nothing", "a run directory has experiment.json", "give the folder"),
     "report nothing --metric auc": ("'auc'", "allowed: accuracy, balanced-accuracy", "recall:CLASS"),
     "evaluate nowhere --data digits": ("nowhere", "no such folder", "name a folder that a run has written"),
+    "tune digits --grid local.lr=1,2,3 --out broken.toml/t.json": (
+        "broken.toml/t",
+        "cannot be written",
+        "another file",
+    ),
+    "tune digits --grid local.lr=1,2,3 --out .": ("--out .", "is a folder", "name a file"),
     "tune digits --grid local.lr=a,b": ("'local.lr=a,b'", "path=number,number", "for example local.lr=0.03,0.1,0.3"),
     "fields local.lrr": ("'local.lrr'", "allowed: name", "did you mean 'local.lr'?"),
 }
@@ -330,6 +336,9 @@ CALLS: dict[str, tuple[Callable[[], Any], str, str, str]] = {
     ),
     "named encoder": (lambda: run(encoder="resnet18"), "'resnet18'", "must be an nn.Module", "pass an instance"),
     "encoder class": (lambda: run(encoder=nn.Linear), "the class Linear", "must be an nn.Module", "pass an instance"),
+    "lazy encoder": (
+        lambda: run(data=(X, Y), encoder=nn.LazyLinear(8)), "parameters without a shape", "'weight'", "call it once",
+    ),
     "encoder inputs": (
         lambda: run(data=(X, Y), encoder=nn.Linear(5, 4)), "inputs of (3,)", "cannot read", "must accept a batch",
     ),

@@ -24,7 +24,7 @@ from spherefed.experiment import SITES, Experiment
 from spherefed.experiment.own_parts import check_own_parts
 from spherefed.messages import ModelState
 from spherefed.nn.cached_encoder import feature_dataset, without_encoder
-from spherefed.nn.classifier import Classifier, check_features, nothing_trained, on_device, unreadable_inputs
+from spherefed.nn.classifier import Classifier, nothing_trained, num_features, on_device
 from spherefed.nn.encoders import Encoder, InMemoryEncoder, has_batch_norm
 from spherefed.nn.frozen import Frozen
 from spherefed.nn.heads import RidgeStart
@@ -221,15 +221,12 @@ def build_classifier(
     model = experiment.model
     with torch_stream(experiment.seed, Purpose.ENCODER), one_thread():
         built = model.encoder.build(input_shape) if encoder is None else _copied(model.encoder, encoder)
-        built = _frozen(built, experiment, input_shape) if model.frozen else built
-        try:
-            with torch.no_grad():  # two inputs: layers of images take one image without channels for a batch's
-                features = built.eval()(torch.zeros(2, *input_shape, dtype=getattr(torch, dtype)))
-        except (RuntimeError, TypeError, ValueError, IndexError) as error:
-            raise unreadable_inputs(kind_of(model.encoder), input_shape, dtype, error) from error
-    check_features(features, kind_of(model.encoder))
+        dim = num_features(built, input_shape, dtype, kind_of(model.encoder))
+        if model.frozen:
+            built = _frozen(built, experiment, dim)
+            dim = num_features(built, input_shape, dtype, kind_of(model.encoder))
     with torch_stream(experiment.seed, Purpose.HEAD):  # for an own head; built-in ones have their own streams
-        head = model.head.build(num_classes, features.shape[1], experiment.seed)
+        head = model.head.build(num_classes, dim, experiment.seed)
     classifier = Classifier(built, head, num_classes=num_classes, normalize=model.normalize)
     if experiment.compile or prefers_channels_last(built):  # compiled convolutions give gradients laid out like that
         classifier.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -243,13 +240,12 @@ def _copied(wanted: Encoder, given: nn.Module) -> nn.Module:
     return wanted.copy(given)
 
 
-def _frozen(encoder: nn.Module, experiment: Experiment, input_shape: tuple[int, ...]) -> nn.Module:
+def _frozen(encoder: nn.Module, experiment: Experiment, dim: int) -> nn.Module:
     """The encoder, frozen, and the feature map and the adapter that follow it if the experiment says so."""
     model, frozen = experiment.model, Frozen(encoder)
     if model.feature_map is None and model.adapter is None:
         return frozen
     parts = nn.Sequential(frozen)
-    dim = frozen(torch.zeros(1, *input_shape)).shape[1]
     if model.feature_map is not None:
         parts.append(model.feature_map.build(dim, experiment.seed))
         dim = model.feature_map.dim

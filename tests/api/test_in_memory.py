@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import IterableDataset
 
 import spherefed as sf
 from spherefed.data.in_memory import clients_in_memory, dataset_in_memory
@@ -50,6 +52,14 @@ class Rows(torch.utils.data.Dataset[Any]):
         return {"pixels": self.x[index], "digit": label} if self.as_dict else (self.x[index], label)
 
 
+class Stream(IterableDataset[tuple[np.ndarray, int]]):
+    def __init__(self, x: np.ndarray, y: np.ndarray) -> None:
+        self.x, self.y = x, y
+
+    def __iter__(self) -> Iterator[tuple[np.ndarray, int]]:
+        return zip(self.x, self.y.tolist(), strict=True)
+
+
 class HuggingFace:
     """The attributes of a Hugging Face dataset that are used."""
 
@@ -80,6 +90,8 @@ def forms() -> dict[str, tuple[Any, dict[str, str]]]:
         "dict with other keys": ({"features": x, "kind": y}, {"image_key": "features", "label_key": "kind"}),
         "batches": (batches, {}),
         "DataLoader": (iter(batches), {}),
+        "list of examples": (list(zip(x, y, strict=True)), {}),
+        "IterableDataset": (Stream(x, y), {}),
         "dict batches": ([{"image": a, "label": b} for a, b in batches], {}),
     }
 
@@ -242,6 +254,7 @@ def test_natural_clients_train_without_a_partition(tmp_path: Path) -> None:
     assert result.experiment.partition.clients == 3
     assert result.accuracy > 0.9
     assert sum(record["clients"] for record in result.records()) == 9
+    assert sf.run(experiment(), clients=iter(parts), encoder=net(), progress=False).accuracy == result.accuracy
     other = sf.run(experiment(), clients=parts[::-1], encoder=net(), progress=False)
     assert other.experiment.data.name != result.experiment.data.name
     with pytest.raises(sf.ConfigError, match="validation does not go with one data set per client"):
@@ -388,6 +401,12 @@ MISTAKES: dict[str, tuple[Any, dict[str, Any], str]] = {
     "fractional label": (([[1.0], [2.0]], [0.5, 1.0]), {}, "texts or whole numbers"),
     "text inputs": ((np.array([["a"], ["b"]]), [0, 1]), {}, "inputs must be numbers"),
     "unequal shapes": (([np.zeros(2), np.zeros(3)], [0, 1]), {}, "equal shapes"),
+    "unequal batches": (
+        [(np.zeros((2, 3)), [0, 1]), (np.zeros((2, 4)), [0, 1])],
+        {},
+        r"one shape and labels \(b,\): .*pad",
+    ),
+    "an example among batches": ([(np.zeros((2, 3)), [0, 1]), (np.zeros(3), 0)], {}, r"labels \(b,\): "),
     "no column": ({"image": [[1.0]], "digit": [0]}, {}, "no column 'label'"),
     "wrong key": (
         {"image": [[1.0]], "label": [0]},
@@ -445,7 +464,7 @@ def test_a_missing_value_and_a_text_in_a_frame_are_named_with_the_column(kind: s
 def test_an_encoder_for_other_inputs_says_so() -> None:
     with pytest.raises(sf.ModelError, match=r"cannot read inputs of \(6,\), float32"):
         sf.run(experiment(), data=blobs(), encoder=nn.Linear(5, 4), progress=False)
-    with pytest.raises(sf.ModelError, match=r"inputs of \(6,\), int64"):
+    with pytest.raises(sf.ModelError, match=r"inputs of \(6,\), int64: .*if they are features or pixels, give floats"):
         sf.run(experiment(), data=(np.ones((20, 6), dtype=int), [0, 1] * 10), encoder=nn.Linear(6, 4), progress=False)
 
 

@@ -109,6 +109,7 @@ def test_a_recipe_takes_components_as_values() -> None:
         (lambda: sf.recipe("digits", round=3), "did you mean 'rounds'"),
         (lambda: sf.recipe("digits", local={"lr": "big"}), "local.lr must be a number"),
         (lambda: sf.compare(sf.recipe("digits"), [], seeds=1), "at least one method"),
+        (lambda: sf.compare(short(), {0.1: short()}, seeds=1), "a method must be a name .* got 0.1"),  # type: ignore[dict-item]
         (lambda: sf.tune(sf.recipe("digits"), grid={"a": [1], "b": [2]}), "one path"),
         (lambda: sf.run(short(), test=([[1.0]], [0])), "test= was given without data="),
         (lambda: sf.run(short(), data=([[1.0]], [0]), clients=[]), "either data="),
@@ -263,6 +264,8 @@ def test_a_run_on_other_data_at_a_rate_that_the_recipe_chose_for_a_method_says_s
     sf.run(recipe, progress=False)  # the recipe's own data: a warning would be an error
     chosen = sf.recipe("digits", method="fedavg+spherefed", rounds=1, local={"lr": 0.2})
     sf.run(chosen, data=sphere_points(), progress=False)
+    frozen = sf.recipe("digits", method="fedavg+spherefed", rounds=0, model={"frozen": True})
+    sf.run(frozen, data=sphere_points(), progress=False)  # without rounds there is no rate
 
 
 def test_recipes_are_compared_at_their_tuned_rates() -> None:
@@ -329,6 +332,16 @@ def test_python_m_spherefed_is_the_command() -> None:
 def test_signatures_name_their_inputs() -> None:
     for function in (sf.run, sf.iter_rounds, sf.compare, sf.tune):
         assert "inputs" in inspect.signature(function).parameters
+
+
+def test_a_comparison_names_the_run_that_failed_and_those_that_diverged() -> None:
+    at = {rate: short(local={"epochs": 1, "lr": float(rate)}) for rate in ("0.1", "5", "1e9")}
+    with pytest.raises(sf.FederationError, match=r"^1e9, seed 0: round 0: no client gave a usable reply"):
+        sf.compare(short(), {rate: at[rate] for rate in ("0.1", "1e9")}, seeds=2, progress=False)
+    with pytest.warns(UserWarning, match="the training diverged") as caught:
+        sf.compare(short(), {rate: at[rate] for rate in ("0.1", "5")}, seeds=2, progress=False)
+    begin = [str(each.message).partition(" the training diverged: its loss is")[0] for each in caught]
+    assert set(begin) <= {"5, seed 0:", "5, seed 1:"}
 
 
 def test_a_training_that_diverged_says_so() -> None:

@@ -140,6 +140,10 @@ def test_the_rates_of_a_recipe_are_not_tuned_for_other_data(
     (note,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("note: not tuned")]
     assert "fedavg+spherefed (local.lr 0.3); recipe 'digits' has these rates for its own data and encoder" in note
     assert note.endswith("tune with spherefed tune")
+    if words[0] == "run":
+        frozen = ["--set", "rounds=0", "--set", "model.frozen=true"]
+        assert spherefed(monkeypatch, *words, *other, *frozen, "--out", tmp_path / "untrained") == 0
+        assert "not tuned" not in capsys.readouterr().err  # without rounds there is no rate
 
 
 def test_a_training_that_diverged_says_so(

@@ -78,6 +78,15 @@ def test_augmentation_touches_training_batches_only() -> None:
     assert torch.equal(examples.inputs.flatten(), torch.arange(10.0))
 
 
+@pytest.mark.parametrize("view", [False, True])
+def test_the_inputs_of_a_batch_may_be_changed_in_place(view: bool) -> None:
+    examples = numbered(10).take(torch.arange(10)) if view else numbered(10)
+    batches = [examples.in_order(4, device=CPU), examples.epoch(4, stream(0, Purpose.BATCHES), device=CPU)]
+    for x, _ in (batch for each in batches for batch in each):
+        x.sub_(1)
+    assert torch.equal(examples.inputs.flatten(), torch.arange(10.0))
+
+
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32, torch.float64])
 def test_preparation_is_the_formula_and_leaves_its_input_alone(dtype):
     inputs = torch.arange(2 * 3 * 4 * 4).reshape(2, 3, 4, 4).to(dtype)

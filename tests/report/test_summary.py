@@ -79,6 +79,17 @@ def test_pairing_ignores_the_order_of_runs_and_seeds_that_only_one_method_ran(tm
     assert any("share seed and partition in 2" in note for note in summary.notes)
 
 
+def test_equal_partitions_of_different_data_are_not_paired(tmp_path: Path) -> None:
+    for seed in range(2):
+        write_run(tmp_path / f"a{seed}", experiment(seed), 0.5)
+        write_run(tmp_path / f"b{seed}", experiment(seed, **{"data.name": "cifar10"}), 0.9)
+    summary = summarize([tmp_path])
+    assert [row.difference for row in summary.rows] == [None, None]
+    assert leader(summary.rows) == (summary.rows[1], (summary.rows[0],)), "nothing says that one method is better"
+    assert any("accuracies are not comparable" in note for note in summary.notes)
+    assert any("no seed, data and partition in common, and so no difference" in note for note in summary.notes)
+
+
 def test_equal_seeds_on_different_partitions_are_not_paired(tmp_path: Path) -> None:
     write_run(tmp_path / "a", experiment(), 0.5, digest="one")
     write_run(tmp_path / "b", experiment(**{"algorithm.prox_mu": 0.1}), 0.9, digest="two")

@@ -233,7 +233,7 @@ def test_items_share_trainings_by_digest(tmp_path: Path) -> None:
 def test_a_recorded_result_is_not_computed_again_unless_the_numerics_changed(tmp_path: Path) -> None:
     store, item = Store(tmp_path), small_item()
     for experiment in item.experiments():
-        store.add(experiment.with_seed(0), record_of_failure("diverged"), None)
+        store.add(experiment.with_seed(0), record_of_failure("diverged") | {"local_only": 0.1}, None)
     assert plan_campaign([item], [0], store, tmp_path).jobs == ()
     assert {job.experiment.seed for job in plan_campaign([item], [0, 1], store, tmp_path).jobs} == {1}
     store.add(item.experiments()[0].with_seed(0), {**record_of_failure("x"), "numerics_version": -1}, None)
@@ -258,6 +258,7 @@ DAMAGED: list[tuple[object, str]] = [
     ({"seeds": {"0": RECORD}, "digest": "another"}, "belongs to another experiment"),
     ({"seeds": {"0": RECORD | {"accuracy": 3}}}, "accuracy"),
     ({"seeds": {"0": RECORD | {"accuracy": {"trained": "high"}}}}, "high"),
+    ({"seeds": {"0": record_of_failure("diverged") | {"local_only": "high"}}}, "local_only"),
     ({"seeds": {"0": RECORD | {"seconds": {}}}}, "seed 0 has wrong or missing parts"),
     ({"seeds": {"0": RECORD | {"curves": {"accuracy": {"rounds": [1], "values": []}}}}}, "accuracy"),
     ({"seeds": {"0": {"numerics_version": NUMERICS_VERSION}}}, "accuracy, personal"),
@@ -279,7 +280,9 @@ def test_a_diverged_run_is_a_result_without_a_number(tmp_path: Path) -> None:
     for experiment in item.experiments():
         store.add(experiment, record_of_failure("every update was rejected"), None)
     found = summarize_item(item, scale, [0], store, "command")
-    assert [cell["failed"] for cell in found["cells"]] == [[0]] * 5
+    failed = {cell["row"]: cell["failed"] for cell in found["cells"]}
+    assert failed.pop("local-only training") == []  # which does not depend on the federation, and was not run
+    assert list(failed.values()) == [[0]] * 4
     assert {claim["verdict"] for claim in found["claims"]} == {"not decided"}
     assert {tuple(claim["diverged"]) for claim in found["claims"]} == {(0,)}
     assert value_of(record_of_failure("x"), "trained") is None
@@ -445,6 +448,25 @@ def test_clients_alone_do_not_replace_the_record_of_a_federation_that_is_missing
     alone = replace(campaign, jobs=tuple(job for job in campaign.jobs if job.alone))
     list(run_campaign(alone, store, engine=Engine()))
     assert store.path(experiment).read_bytes() == before
+
+
+def test_clients_alone_have_a_result_where_the_federation_diverged(tmp_path: Path) -> None:
+    (item,) = with_cells([small_item()], "local-only training", None)
+    (experiment,) = item.experiments()
+    store, scale = Store(tmp_path / "results"), find_scale("tiny")
+    store.add(experiment, record_of_failure("diverged"), None)
+    campaign = plan_campaign([item], [0], store, tmp_path / "runs")
+    assert [job.alone for job in campaign.jobs] == [True]
+    (cell,) = summarize_item(item, scale, [0], store, "")["cells"]
+    assert (cell["ours"], cell["failed"]) == (None, [])
+    list(run_campaign(campaign, store, engine=Engine()))
+    record = store.record(experiment, 0)
+    assert record is not None
+    assert record["error"] == "diverged"
+    (cell,) = summarize_item(item, scale, [0], store, "")["cells"]
+    assert cell["ours"]["mean"] == pytest.approx(100 * record["local_only"], abs=0.01)
+    assert cell["failed"] == []
+    assert not plan_campaign([item], [0], store, tmp_path / "runs").jobs
 
 
 def test_cells_whose_encoder_is_not_installed_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -653,14 +675,14 @@ def test_pages_say_how_many_seeds_were_run_and_not_how_many_were_asked_for(tmp_p
     assert "| tiny | – | 3 not run |" in index
     for number, experiment in enumerate(item.experiments()):
         for seed in seeds[: 3 if number else 2]:
-            record = record_of_failure("diverged") if seed == 2 else made_up_record(0.1, 0.2) | {"local_only": 0.1}
-            store.add(experiment.with_seed(seed), record, None)
+            record = record_of_failure("diverged") if seed == 2 else made_up_record(0.1, 0.2)
+            store.add(experiment.with_seed(seed), record | {"local_only": 0.1}, None)
     page, index, claims = pages()
     assert "`spherefed reproduce table9` (partly run); do not edit. " in page
     assert "| tiny | 2–3 |" in index
     assert "| item | claim | paper | tiny | n |" in claims
     assert "| 2 (+ 1 diverged) |" in claims
-    store.add(item.experiments()[0].with_seed(2), record_of_failure("diverged"), None)
+    store.add(item.experiments()[0].with_seed(2), record_of_failure("diverged") | {"local_only": 0.1}, None)
     page, index, _ = pages()
     assert "Made by `spherefed reproduce table9`; do not edit." in page
     assert "| tiny | 3 |" in index

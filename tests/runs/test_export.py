@@ -86,12 +86,18 @@ def test_if_a_part_stays_with_clients_the_model_of_one_of_them_is_exported(tmp_p
     with pytest.raises(RunError, match="name the one"):
         export_run(tmp_path / "run", tmp_path / "model.safetensors")
     heads = [
-        load(export_run(tmp_path / "run", tmp_path / f"{client}.safetensors", client=client).file).head.weight
+        load(export_run(tmp_path / "run", tmp_path / "new" / f"{client}.safetensors", client=client).file).head.weight
         for client in (0, 1)
     ]
     assert not torch.equal(*heads)
     assert torch.equal(heads[1], load(tmp_path / "run", 1).head.weight)
-    assert "The model of client 1." in (tmp_path / "1.md").read_text(encoding="utf-8")
+    assert "The model of client 1." in (tmp_path / "new" / "1.md").read_text(encoding="utf-8")
+
+
+def test_a_client_is_refused_where_all_have_one_model(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="has one model for all clients, got client 0; leave the client out"):
+        export_run(run, tmp_path / "model.safetensors", client=0)
+    assert not list(tmp_path.glob("model.*"))
 
 
 def test_other_endings_and_damaged_files_are_refused(run: Path, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Any, TypedDict
 
 import numpy as np
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from spherefed import recipes
 from spherefed.assembly import InMemory
@@ -75,7 +76,7 @@ def with_inputs(
             given = "a dict" if isinstance(clients, Mapping) else repr(clients)
             how = "list(clients.values())" if isinstance(clients, Mapping) else "[(X0, y0), (X1, y1)]"
             raise ConfigError(f"clients= must be a list with one data set per client, got {given}; write {how}")
-        dataset, parts = clients_in_memory(clients, test, image_key=image_key, label_key=label_key)
+        dataset, parts = clients_in_memory(list(clients), test, image_key=image_key, label_key=label_key)
         cohort = None if experiment.cohort is None else min(experiment.cohort, len(parts.parts))
         experiment = replace(experiment, partition=Natural(clients=len(parts.parts)), cohort=cohort)
     if dataset is not None:
@@ -94,6 +95,10 @@ def _check_module(encoder: object) -> None:
         raise ConfigError(
             f"encoder= must be an nn.Module, got {given}; pass an instance, or name a class in the experiment: "
             "model={'encoder': {'kind': 'package.module:Name'}}"
+        )
+    if lazy := [name for name, parameter in encoder.named_parameters() if is_lazy(parameter)]:
+        raise ConfigError(
+            f"encoder= has parameters without a shape, such as {lazy[0]!r}; call it once on inputs: encoder(X[:2])"
         )
 
 
@@ -193,7 +198,8 @@ def untuned(methods: Mapping[str, Experiment], tuned: Settings, recipe: str | No
     `recipe` is the one whose values the methods use on data or with an encoder that it was not tuned for.
     """
     known = tuned if recipe is None else {}
-    missing = [name for name, e in methods.items() if e.local is not None and tuning_key(name) not in known]
+    trained = [name for name, e in methods.items() if e.local is not None and e.rounds]
+    missing = [name for name in trained if tuning_key(name) not in known]
     if not missing:
         return None
     rates = ", ".join(f"{name} (local.lr {methods[name].local_training.lr:g})" for name in missing)
@@ -207,7 +213,7 @@ def untuned(methods: Mapping[str, Experiment], tuned: Settings, recipe: str | No
 
 def untuned_run(experiment: Experiment, named: Experiment) -> str | None:
     """A sentence about a rate that `recipe` took from its tuned values, if the caller exchanged data or encoder."""
-    if not exchanged(experiment, named) or experiment.local is None:
+    if not exchanged(experiment, named) or experiment.local is None or not experiment.rounds:
         return None
     made = {name: make() for name, make in recipes.RECIPES.items()}  # by data: the caller may have named the experiment
     source = next((n for n, e in made.items() if e.data.name == experiment.data.name and e.local is not None), None)

@@ -124,6 +124,7 @@ def compare(
         raise ConfigError(f"seeds must be the number of seeds, a whole number, got {seeds!r}; for example seeds=3")
     values = _settings(tuned, experiment)
     if isinstance(methods, Mapping):
+        check_methods(list(methods))
         built = {name: with_inputs(each, **inputs)[0] for name, each in methods.items()}
         if tuned is not None:
             built = with_values(built, values)
@@ -152,7 +153,11 @@ def compare(
         ):
             view.advance(step.out, step.progress)
             follow(step.out)
-    return Comparison(folder.path, _results(folder, built, seeds, in_memory))
+    results = _results(folder, built, seeds, in_memory)
+    for name, result in ((name, result) for name, found in results.items() for result in found):
+        if sentence := RunDirectory(result.path).divergence():
+            warnings.warn(f"{name}, seed {result.experiment.seed}: {sentence}", stacklevel=2)
+    return Comparison(folder.path, results)
 
 
 def _results(folder: OutputFolder, methods: Iterable[str], seeds: int, in_memory: InMemory) -> dict[str, list[Result]]:

@@ -60,7 +60,7 @@ def note_untuned(
 
     other = recipe is not None and bool(tuned) and _other_inputs(recipe, built)
     known = {} if other else tuned
-    rates_of = {name: experiment.local.lr for name, experiment in built.items() if experiment.local is not None}
+    rates_of = {name: e.local.lr for name, e in built.items() if e.local is not None and e.rounds}
     missing = [name for name in rates_of if tuning_key(name) not in known and name not in given]
     if missing:
         rates = ", ".join(f"{name} (local.lr {rates_of[name]:g})" for name in missing)

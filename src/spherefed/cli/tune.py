@@ -1,6 +1,7 @@
 """The command that chooses hyper-parameters."""
 
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 import click
@@ -68,6 +69,7 @@ def tune(
         )
     built = apply_shared_settings(methods(find_experiment(experiment, settings), base, names, {}), list(settings))
     path, starts = read_grids(grids, built)
+    _check_writable(out)
     searches: dict[str, tuning.Search] = {}
     rounds = seeds * next(iter(built.values())).rounds
     with show_progress(f"tune {path}", sum(map(len, starts.values())) * rounds, lines=True) as view:
@@ -82,3 +84,16 @@ def tune(
         click.echo(f"chosen for {search.method}: {path} = {search.best:g}")
     write_json(out, tuning.table(list(searches.values()), seeds))
     click.echo(f"table: {out}")
+
+
+def _check_writable(out: Path) -> None:
+    """Refuse a file that cannot be written before the search and not after it."""
+    from spherefed.errors import RunError
+
+    if out.is_dir():
+        raise RunError(f"--out {out} is a folder; name a file, such as {out / 'tuned.json'}")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        TemporaryFile(dir=out.parent).close()
+    except OSError as error:
+        raise RunError(f"--out {out} cannot be written: {error.strerror}; choose another file") from error

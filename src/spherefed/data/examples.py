@@ -118,10 +118,9 @@ class Examples:
 
     def in_order(self, batch_size: int, *, device: torch.device) -> Iterator[Batch]:
         """One pass in stored order without augmentation, for evaluation and statistics."""
+        order = torch.arange(len(self)) if self.indices is None else self.indices
         for start in range(0, len(self), batch_size):
-            selected: slice | Tensor = slice(start, start + batch_size)
-            if self.indices is not None:
-                selected = self.indices[selected]
+            selected = order[start : start + batch_size]  # indices copy the inputs: an encoder may change them in place
             yield self.prepared(self.inputs[selected], device), self.labels[selected].to(device)
 
     def prepared(self, inputs: Tensor, device: torch.device) -> Tensor:

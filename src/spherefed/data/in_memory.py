@@ -187,16 +187,32 @@ def _columns(data: Any, image_key: str | None, label_key: str | None, where: str
     if hasattr(data, "__getitem__") and hasattr(data, "__len__") and not isinstance(data, list | np.ndarray | Tensor):
         rows = [_row(data[i], image_key, label_key, where) for i in range(len(data))]  # torch
         classes = tuple(map(str, getattr(data, "classes", None) or ()))
-        return Columns(where, [x for x, _ in rows], [_scalar(y) for _, y in rows], classes)
+        return _of_rows(rows, where, classes)
     if isinstance(data, Iterable) and not isinstance(data, str | np.ndarray | Tensor):
         batches = [_row(batch, image_key, label_key, where) for batch in data]
         if batches:
-            inputs = torch.cat([torch.as_tensor(x) for x, _ in batches])
-            return Columns(where, inputs, np.concatenate([_raw(y) for _, y in batches]))
+            return _of_batches(batches, where)
     raise DataError(
         f"{where} is a {type(data).__name__}; allowed are (X, y), a torch Dataset, a Hugging Face dataset, a dict of "
         "columns, a pandas frame with a label column, or a list of batches"
     )
+
+
+def _of_rows(rows: list[tuple[Any, Any]], where: str, classes: tuple[str, ...] = ()) -> Columns:
+    return Columns(where, [x for x, _ in rows], [_scalar(y) for _, y in rows], classes)
+
+
+def _of_batches(batches: list[tuple[Any, Any]], where: str) -> Columns:
+    """From batches, or from examples: those of an IterableDataset or of a list."""
+    labels = [_raw(y) for _, y in batches]
+    if not any(each.ndim for each in labels):
+        return _of_rows(batches, where)
+    try:
+        return Columns(where, torch.cat([torch.as_tensor(x) for x, _ in batches]), np.concatenate(labels))
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise DataError(
+            f"{where}: batches need inputs (b, …) of one shape and labels (b,): {error}; resize or pad the inputs"
+        ) from error
 
 
 def _frame_inputs(frame: Any, where: str) -> NDArray[Any]:

@@ -143,7 +143,9 @@ def unreadable_inputs(kind: str, input_shape: tuple[int, ...], dtype: str, error
     """What to raise if an encoder of this kind fails on a batch of such inputs."""
     cause, *_ = str(error).splitlines() or [type(error).__name__]
     hint = ""
-    if len(input_shape) == 2:  # an image without the dimension of channels that convolutions need
+    if dtype == "int64":
+        hint = "; whole numbers are passed on as they are, like token ids: if they are features or pixels, give floats"
+    elif len(input_shape) == 2:  # an image without the dimension of channels that convolutions need
         height, width = input_shape
         hint = f"; if they are images of one channel, give them as (n, 1, {height}, {width})"
     elif len(input_shape) == 3 and input_shape[-1] in (1, 3) and input_shape[0] not in (1, 3):
@@ -155,20 +157,31 @@ def unreadable_inputs(kind: str, input_shape: tuple[int, ...], dtype: str, error
     )
 
 
-def check_features(features: object, kind: str) -> None:
-    """Raise a ModelError unless an encoder of this kind returns two rows of float32 features for two inputs."""
+def num_features(encoder: nn.Module, input_shape: tuple[int, ...], dtype: str, kind: str) -> int:
+    """The length of a row of float32 features; a ModelError unless the encoder returns two of them for two inputs."""
+    try:
+        with torch.no_grad():  # two inputs: layers of images take one image without channels for a batch's
+            features = encoder.eval()(torch.zeros(2, *input_shape, dtype=getattr(torch, dtype)))
+    except (RuntimeError, TypeError, ValueError, IndexError) as error:
+        raise unreadable_inputs(kind, input_shape, dtype, error) from error
     if not isinstance(features, Tensor) or features.ndim != 2 or len(features) != 2:
-        shape = tuple(features.shape) if isinstance(features, Tensor) else f"a {type(features).__name__}"
-        raise ModelError(
-            f"encoder {kind!r} must return one row of features per input, (2, l) for two; got {shape}; flatten them"
-        )
+        raise _no_row_of_features(features, kind)
     if features.dtype == torch.float64:
         raise ModelError(f"encoder {kind!r} must return float32 features, got float64; call .float() on them")
+    return features.shape[1]
 
 
-def nothing_trained(encoder: str, head: str) -> ModelError:
+def _no_row_of_features(features: object, kind: str) -> ModelError:
+    if isinstance(features, Tensor):
+        given, todo = f"(2, l) for two; got {tuple(features.shape)}", "flatten them"
+    else:
+        given, todo = f"got a {type(features).__name__}", "return the tensor of features alone"
+    return ModelError(f"encoder {kind!r} must return one row of features per input, {given}; {todo}")
+
+
+def nothing_trained(encoder: str, head: str) -> ConfigError:
     """What to raise if rounds have no parameter to train, for an encoder and a fixed head of these kinds."""
-    return ModelError(
+    return ConfigError(
         f"nothing is trained: encoder {encoder!r} has no parameters to train, and head {head!r} is fixed; "
         "use head 'learned', or model.frozen = true with rounds = 0 and a calibration"
     )

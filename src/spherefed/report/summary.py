@@ -5,9 +5,10 @@ two-sided, Student's t over seeds. A single seed has a mean and no interval.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from spherefed.errors import ConfigError, RunError
 from spherefed.report.groups import PERSONAL, Group, group_runs, training_part
@@ -57,8 +58,8 @@ class Row:
     seeds: tuple[int, ...]
     accuracies: tuple[float, ...]
     """By seed."""
-    partitions: tuple[str, ...]
-    """Digest of the partition, by seed; only runs with equal partitions are paired."""
+    partitions: tuple[tuple[str, str], ...]
+    """Data set and digest of the partition, by seed; only runs that are equal in both are paired."""
     accuracy: Estimate
     difference: Estimate | None
     """To the first row, paired by seed; None for the first row, and if there are no pairs."""
@@ -129,7 +130,7 @@ def estimate(values: Sequence[float]) -> Estimate:
 
 
 def paired_difference(row: Row, other: Row) -> Estimate | None:
-    """`row` − `other` over the seeds that both ran on the same partition; None if there is none."""
+    """`row` − `other` over the seeds that both ran on the same partition of the same data; None if there is none."""
     theirs = dict(zip(zip(other.seeds, other.partitions, strict=True), other.accuracies, strict=True))
     ours = zip(zip(row.seeds, row.partitions, strict=True), row.accuracies, strict=True)
     pairs = [accuracy - theirs[key] for key, accuracy in ours if key in theirs]
@@ -205,7 +206,7 @@ def _row(position: int, group: Group, runs: Sequence[Run], stage: str, name: str
         group=position,
         seeds=tuple(run.seed for run in runs),
         accuracies=accuracies,
-        partitions=tuple(run.partition.digest for run in runs),
+        partitions=tuple((_data_set(run.experiment), run.partition.digest) for run in runs),
         accuracy=estimate(accuracies),
         difference=None,
         bytes_up=_mean(stage.bytes_up for stage in stages),
@@ -244,16 +245,24 @@ def _mean(values: Iterable[float]) -> float:
     return math.fsum(numbers) / len(numbers)
 
 
+def _data_set(experiment: Mapping[str, Any]) -> str:
+    return str((experiment.get("data") or {}).get("name"))
+
+
 def comparison_notes(groups: Sequence[Group], rows: Sequence[Row]) -> list[str]:
     """Notes on what weakens the comparison."""
     notes = []
-    data = sorted({str((group.experiment.get("data") or {}).get("name")) for group in groups})
+    data = sorted({_data_set(group.experiment) for group in groups})
     if len(data) > 1:
         notes.append(f"The runs use different data sets ({', '.join(data)}): their accuracies are not comparable.")
     baseline = rows[0]
     for row in rows[1:]:
         shared = row.difference.count if row.difference else 0
-        if shared < max(len(row.seeds), len(baseline.seeds)):
+        if not shared:
+            notes.append(
+                f"{row.label} and {baseline.label} have no seed, data and partition in common, and so no difference."
+            )
+        elif shared < max(len(row.seeds), len(baseline.seeds)):
             notes.append(
                 f"{row.label} and {baseline.label} share seed and partition in {shared} of their "
                 f"{len(row.seeds)} and {len(baseline.seeds)} runs; their difference uses only these runs."

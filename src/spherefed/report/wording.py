@@ -106,7 +106,7 @@ def field_of(plain: Mapping[str, Any], table: str, name: str) -> Any:
 
 def _compared(best: Row, row: Row) -> str:
     difference = paired_difference(best, row)
-    return row.label + (f" ({points(difference)} points)" if difference else " (no seed in common)")
+    return row.label + (f" ({points(difference)} points)" if difference else " (no seed, data and partition in common)")
 
 
 def _span(seeds: Sequence[int]) -> str:

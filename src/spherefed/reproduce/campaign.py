@@ -47,7 +47,7 @@ def plan_campaign(items: Sequence[Item], seeds: Sequence[int], store: Store, run
     for seed in seeds:
         for digest, experiment in ((d, e.with_seed(seed)) for d, e in wanted.items()):
             record = store.record(experiment, seed)
-            if digest in alone and (record is None or not {"local_only", "error"} & set(record)):
+            if digest in alone and (record is None or "local_only" not in record):
                 out, name = runs / f"{short_digest(experiment)}-alone", f"{_title(experiment)}, clients alone"
                 local_only.append(Job(name=name, experiment=experiment, out=out, alone=True))
                 num_rounds += experiment.rounds
@@ -120,9 +120,9 @@ def _record(event: JobEnd, store: Store, campaign: Campaign, engine: Engine) -> 
 
 
 def _record_alone(job: Job, store: Store) -> None:
-    """Add the accuracy of clients that trained alone to the record of the federation, once both are there."""
+    """Add the accuracy of clients that trained alone to the record of the federation, also of one that diverged."""
     record = store.record(job.experiment, job.experiment.seed)
-    if record is not None and not {"local_only", "error"} & set(record) and is_trained_alone(job.out):
+    if record is not None and "local_only" not in record and is_trained_alone(job.out):
         store.add(job.experiment, {**record, "local_only": local_only_accuracy(job.out)}, None)
 
 

@@ -116,12 +116,11 @@ _PARTS: Mapping[str, type | tuple[type, ...]] = {
 
 def _check_record(record: Record, path: Path, seed: int) -> None:
     """A record of a run has all its parts, and numbers where numbers are expected."""
-    if "error" in record:
-        return
-    wrong = [name for name, type_ in _PARTS.items() if not isinstance(record.get(name, path), type_)]
-    if not wrong:
-        numbers = [*record["accuracy"].values(), *record["seconds"].values(), *(record.get(name) for name in _NUMBERS)]
-        numbers += (record["personal"] or {}).values()
+    parts = {} if "error" in record else _PARTS  # clients that train alone add a number to a failure too
+    wrong = [name for name, type_ in parts.items() if not isinstance(record.get(name, path), type_)]
+    wrong += [name for name in _NUMBERS if not isinstance(record.get(name), int | float | NoneType)]
+    if parts and not wrong:
+        numbers = [*record["accuracy"].values(), *record["seconds"].values(), *(record["personal"] or {}).values()]
         wrong = [str(value) for value in numbers if not isinstance(value, int | float | NoneType)]
         wrong += [name for name, curve in record["curves"].items() if not _is_curve(curve)]
         wrong += [] if "train" in record["seconds"] else ["seconds.train"]

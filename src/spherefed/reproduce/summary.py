@@ -92,8 +92,11 @@ def _values(item: Item, seeds: Sequence[int], records: Records) -> dict[int, dic
 
 
 def value_of(record: Record, metric: Metric) -> float | None:
-    """One number of a record, accuracies in percent; None if the run failed or has no such number."""
-    if "error" in record:
+    """One number of a record, accuracies in percent; None if the run failed or has no such number.
+
+    Clients that train alone do not depend on the run, whose record theirs is added to.
+    """
+    if "error" in record and metric != "local_only":
         return None
     if metric in ("personal", "personal_std"):
         part = "mean" if metric == "personal" else "std"
@@ -129,7 +132,9 @@ def _cell(cell: Cell, values: Mapping[int, Mapping[Key, float]], records: Record
 
 
 def _failures(cell: Cell, records: Records) -> list[int]:
-    """Seeds whose run diverged."""
+    """Seeds whose run diverged; that of a federation says nothing about clients that train alone."""
+    if cell.metric == "local_only":
+        return []
     return [seed for seed, record in _records_of(cell, records).items() if "error" in record]
 
 

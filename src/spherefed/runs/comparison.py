@@ -44,7 +44,7 @@ def compare(
         if isinstance(event, JobRound):
             yield Step(event.job.name, event.job.experiment.seed, event.job.out, event.progress)
         elif event.error is not None:
-            raise event.error
+            raise type(event.error)(f"{event.job.label}: {event.error}") from event.error
 
 
 def comparison_jobs(

@@ -54,6 +54,7 @@ def export_run(run_directory: Path, file: Path, *, client: int | None = None) ->
     # Copies: some tensors may share storage, which a file of tensors cannot express.
     tensors = {name: tensor.detach().clone() for name, tensor in classifier.state_dict().items()}
     experiment = read_experiment(run_directory)
+    file.parent.mkdir(parents=True, exist_ok=True)
     if file.suffix == WEIGHTS:
         write_tensors(file, tensors, _metadata(experiment_to_json(experiment), data, tensors))
     else:

@@ -55,6 +55,8 @@ def load(run_directory: str | Path, client: int | None = None, *, encoder: nn.Mo
         raise RunError(f"{path}: {_other_weights(experiment)}")
     if local_model.private and client is None:
         raise RunError(f"{path}: a part of the model stays with each client; name the one whose model to load")
+    if client is not None and not local_model.private:
+        raise RunError(f"{path} has one model for all clients, got client {client}; leave the client out")
     if client is not None and not 0 <= client < experiment.partition.clients:
         raise RunError(f"{path} has clients 0 to {experiment.partition.clients - 1}, not {client}")
     state = directory.client_states().load(client, before=experiment.rounds) if client is not None else None
