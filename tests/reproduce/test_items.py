@@ -311,6 +311,40 @@ def test_table_6_has_rows_at_the_rates_of_its_clients_where_these_were_tuned() -
         assert (cell.experiment.partition.clients, cell.experiment.cohort) == (100, 10)
 
 
+TUNED_CCVR = {"fedavg+ccvr", "fedavg+ccvr-tukey"}
+
+
+@pytest.mark.parametrize(
+    ("name", "used"),
+    [
+        ("table4", {"fedavg", "fedavg+spherefed", "fedavg+spherefed+ccvr", "fedavg+spherefed+ccvr-tukey"}),
+        ("table5", {"fedavg", "fedavg+babu", "fedavg+spherefed"} | TUNED_CCVR),
+        ("table9", {"fedavg", "fedavg+babu"}),
+        ("table10", {"fedavg+spherefed"}),
+        ("regimes", {"fedavg", "fedavg+spherefed", "fedavg+frozen", "fedavg+spherefed+frozen"}),
+    ],
+)
+def test_a_page_lists_the_tuning_of_the_methods_that_its_cells_use(name: str, used: set[str], tmp_path: Path) -> None:
+    scale = find_scale("laptop")
+    (item,) = find_items(name, scale)
+    found = summarize_item(item, scale, [0], Store(tmp_path), "command")
+    assert set(found["tuning"]) == used
+    page = item_page(found)
+    assert {line.split(":")[0] for line in page.splitlines() if line.startswith("- Tuning of ")} == {
+        f"- Tuning of {method}" for method in used
+    }
+
+
+@pytest.mark.parametrize("name", ["table2", "table3", "table6", "table8", "rounds", "fig2", "fig3"])
+def test_every_rate_of_an_item_is_one_that_its_page_lists(name: str, tmp_path: Path) -> None:
+    """And the other way round: rates from other methods' cells are not listed."""
+    scale = find_scale("laptop")
+    (item,) = find_items(name, scale)
+    tuning = summarize_item(item, scale, [0], Store(tmp_path), "command")["tuning"]
+    listed = {entry["chosen"]["local.lr"] for entry in tuning.values() if "local.lr" in entry["chosen"]}
+    assert {experiment.local_training.lr for experiment in item.experiments()} == listed
+
+
 def test_rates_of_table_6_are_tuned_with_its_clients(tmp_path: Path) -> None:
     scale = find_scale("laptop")
     wanted = rate_search("tuning-clients", scale, 1, Store(tmp_path)).wanted()
