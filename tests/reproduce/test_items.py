@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from matplotlib.figure import Figure
 
 from spherefed.calibration import Ccvr, Ffc
 from spherefed.client.evaluation import GLOBAL_TEST
@@ -21,6 +22,7 @@ from spherefed.reproduce.accuracy_tables import TABLE_2
 from spherefed.reproduce.alignment import class_alignment, class_mixing, feature_map
 from spherefed.reproduce.campaign import plan_campaign, run_campaign
 from spherefed.reproduce.catalog import ITEMS, find_items, find_scale, with_cells, without_missing_packages
+from spherefed.reproduce.chart import item_figure
 from spherefed.reproduce.headline import headline_columns, headline_page, write_headline
 from spherefed.reproduce.item import Cell, Claim, Item
 from spherefed.reproduce.judging import judge, judge_claim, quantity
@@ -768,3 +770,28 @@ def test_computed_claims_and_measured_ones_share_a_page(tmp_path: Path) -> None:
 )
 def test_small_quantities_have_more_decimals(mean: float, half: float | None, text: str) -> None:
     assert mean_text({"mean": mean, "half_width": half}) == text
+
+
+@pytest.mark.parametrize(("name", "scales"), [("rounds", 1), ("fig4", 1), ("fig2", 2)])
+def test_panels_of_one_measure_have_one_scale(name: str, scales: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    (figure,) = drawn_figures(name, monkeypatch)
+    assert len(figure.axes) > 1
+    assert len({axes.get_ylim() for axes in figure.axes}) == scales
+
+
+def test_table_8_shows_spherefed_in_its_colour(monkeypatch: pytest.MonkeyPatch) -> None:
+    (figure,) = drawn_figures("table8", monkeypatch, scale="tiny")
+    axes = figure.axes[0]
+    colours: dict[bool, set[str]] = {True: set(), False: set()}
+    for label, container in zip(axes.get_yticklabels(), axes.containers, strict=True):
+        colours[label.get_text().startswith("Ours")].add(container.lines[0].get_color())
+    assert len(colours[True]) == len(colours[False]) == 1
+    assert colours[True] != colours[False]
+
+
+def drawn_figures(name: str, monkeypatch: pytest.MonkeyPatch, *, scale: str = "laptop") -> list[Figure]:
+    """The figures that are drawn from the committed JSON of an item."""
+    drawn: list[Figure] = []
+    monkeypatch.setattr(Figure, "savefig", lambda self, *_, **__: drawn.append(self))
+    item_figure(json.loads((LAPTOP.parent / scale / f"{name}.json").read_text()))
+    return drawn
