@@ -726,7 +726,7 @@ def test_a_page_names_the_columns_or_rows_with_another_number_of_rounds(name: st
     ("name", "content", "wrong"),
     [
         ("table9", {}, "item, title, scale, protocol, tuning, seeds, cells, claims"),
-        ("table9", [], "item, title"),
+        ("table9", [], "must be a JSON object"),
         ("table9", {"claims": [{}]}, r"\(claims\)"),
         ("table9", {"cells": [3]}, r"\(cells\)"),
         ("table1", {"computed": {}}, r"\(verdicts\)"),
@@ -746,6 +746,19 @@ def test_a_damaged_file_of_an_item_is_named(name: str, content: object, wrong: s
     said = rf"{name}\.json is damaged: .*{wrong}.*write it again: spherefed reproduce {name} --scale tiny --no-training"
     with pytest.raises(RunError, match=said):
         write_claims(tmp_path, tmp_path / "claims.md", ITEMS)
+
+
+def test_a_file_that_is_no_json_is_named_with_what_to_do(tmp_path: Path) -> None:
+    scale, item, store = find_scale("tiny"), small_item(), Store(tmp_path / "experiments")
+    file = write_item(summarize_item(item, scale, [0], store, "c"), tmp_path / "tiny").with_suffix(".json")
+    file.write_text(file.read_text()[:100])
+    with pytest.raises(RunError, match=r"table9\.json cannot be read.*; write it again: spherefed reproduce table9"):
+        write_claims(tmp_path, tmp_path / "claims.md", ITEMS)
+    first = store.path(item.experiments()[0])
+    first.parent.mkdir()
+    first.write_text("<<<<<<< HEAD")
+    with pytest.raises(RunError, match=rf"{first.name} cannot be read.*; remove the file to run its experiment again"):
+        plan_campaign([item], [0], store, tmp_path)
 
 
 def test_computed_claims_and_measured_ones_share_a_page(tmp_path: Path) -> None:
