@@ -217,6 +217,20 @@ def test_the_list_shows_every_item(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     assert all(name in said for name in ITEMS)
 
 
+@pytest.mark.parametrize("option", ["--no-training", "--rows=FedAvg", "--columns=IID", "--claims=claims.md"])
+def test_a_search_refuses_the_options_of_items(option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        call(monkeypatch, "tuning", option, "--out", str(tmp_path / "out"))
+    assert stopped.value.code == 2
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_page_of_claims_may_be_in_a_new_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = tmp_path / "new" / "claims.md"
+    call(monkeypatch, "table1", "--out", str(tmp_path / "out"), "--claims", str(page))
+    assert "SphereFed: 7 MB" in page.read_text(encoding="utf-8")
+
+
 def test_an_item_has_to_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SystemExit) as stopped:
         call(monkeypatch)

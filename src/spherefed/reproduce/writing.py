@@ -36,6 +36,7 @@ def write_page(file: Path) -> Path:
 def write_claims(results: Path, path: Path, order: Mapping[str, Any]) -> None:
     """The page of all claims and that of all results, from the JSON of all items; `order` has the items' names."""
     items = _all_items(results, order)
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(claims_page(items), encoding="utf-8")
     (results / "README.md").write_text(index_page(items), encoding="utf-8")
 
