@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Any
 
 from spherefed.reproduce.chart import long_columns
-from spherefed.reproduce.methods import BABU, CCVR, CCVR_TUNED, CENTRALISED, FFC, LOCAL_ONLY, OURS, SPHERE
+from spherefed.reproduce.methods import BABU, BEFORE_FFC, CCVR, CCVR_TUNED, CENTRALISED, FFC, LOCAL_ONLY, OURS
 from spherefed.reproduce.page import mean_text, signed_text, table
 from spherefed.runs.directory import read_json
 
 SOURCE, LONGER = "laptop/table2.json", "laptop/rounds.json"
-ROWS = ("", CCVR, CCVR_TUNED, BABU, FFC, SPHERE, OURS)
+ROWS = ("", CCVR, CCVR_TUNED, BABU, FFC, BEFORE_FFC, OURS)
 Plain = Mapping[str, Any]
 
 

@@ -1,6 +1,6 @@
 """Write an item's JSON, page and figure, and the page of all claims."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,15 +33,15 @@ def write_page(file: Path) -> Path:
     return page
 
 
-def write_claims(results: Path, path: Path, order: Mapping[str, Any]) -> None:
-    """The page of all claims and that of all results, from the JSON of all items; `order` has the items' names."""
+def write_claims(results: Path, path: Path, order: Collection[str]) -> None:
+    """The page of all claims and that of all results, from the JSON of all items; `order` has the names of items."""
     items = _all_items(results, order)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(claims_page(items), encoding="utf-8")
     (results / "README.md").write_text(index_page(items), encoding="utf-8")
 
 
-def _all_items(results: Path, order: Mapping[str, Any]) -> list[Any]:
+def _all_items(results: Path, order: Collection[str]) -> list[Any]:
     items: list[Any] = []
     for scale in ORDER:
         for name in order:
