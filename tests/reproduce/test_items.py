@@ -1,7 +1,7 @@
 """Items against the paper's own arithmetic, the rule of verdicts against printed t-tables, and what trainings share."""
 
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -11,10 +11,11 @@ from matplotlib.figure import Figure
 
 from spherefed.calibration import Ccvr, Ffc
 from spherefed.client.evaluation import GLOBAL_TEST
+from spherefed.client.training import LocalTraining
 from spherefed.data.partition import Dirichlet, Iid, Shards
 from spherefed.engines.activity import Activity
 from spherefed.errors import ConfigError, RunError
-from spherefed.experiment import Experiment
+from spherefed.experiment import Experiment, experiment_from_mapping
 from spherefed.nn.encoders import VGG13, MobileNetV2, ResNet18, SENet18
 from spherefed.reproduce import catalog
 from spherefed.reproduce.ablations import SECONDS
@@ -311,6 +312,16 @@ def test_table_6_has_rows_at_the_rates_of_its_clients_where_these_were_tuned() -
         assert cell.experiment is not None
         assert cell.experiment.local_training.lr == rates[f"fedavg{overlay}+clients"]
         assert (cell.experiment.partition.clients, cell.experiment.cohort) == (100, 10)
+
+
+def test_a_page_has_the_whole_configuration_of_its_scale(tmp_path: Path) -> None:
+    scale = find_scale("tiny")
+    page = item_page(summarize_item(small_item(), scale, [0], Store(tmp_path), "command"))
+    (line,) = [line for line in page.splitlines() if line.startswith("- Configuration of the scale")]
+    shown = json.loads(line.split("`")[1])
+    assert {field.name for field in fields(Experiment)} == set(shown)
+    assert experiment_from_mapping(shown) == scale.template
+    assert shown["local"]["momentum"] == LocalTraining(lr=1.0).momentum
 
 
 TUNED_CCVR = {"fedavg+ccvr", "fedavg+ccvr-tukey"}

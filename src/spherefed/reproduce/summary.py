@@ -38,7 +38,7 @@ def summarize_item(item: Item, scale: Scale, seeds: Sequence[int], store: Store,
     return found | {
         "protocol": scale.description,
         "other_rounds": _other_rounds(item, scale),
-        "configuration": to_plain(scale.template, defaults=False),
+        "configuration": to_plain(scale.template),
         "dataset": _dataset(item, store),
         "seeds": list(seeds),
         "tuning": used_tuning(item, scale),
