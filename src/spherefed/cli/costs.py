@@ -109,7 +109,7 @@ def _show(result: Result, print_tables: Callable[[Result], None], *, as_json: bo
 def _print_table(table: "Table1") -> None:
     setting = table.setting
     rows: list[tuple[str, ...]] = [
-        (row.method, f"{row.bytes_per_client / 1e6:,.1f}", f"{row.flops / 1e9:,.4g}") for row in table.rows
+        (row.method, f"{row.bytes_per_client / 1e6:,.3f}", f"{row.flops / 1e9:,.4g}") for row in table.rows
     ]
     _print_rows(("method", "MB per client", "GFLOP"), rows)
     click.echo(

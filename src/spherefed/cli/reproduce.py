@@ -95,6 +95,10 @@ def reproduce(
         found, engine = find_scale(scale, balanced=balanced), Engine(device=device, data_root=data_root)
         runs = runs or out / found.name / "runs"
         if item.startswith("tuning"):
+            if no_training or rows or columns or claims:
+                raise ConfigError(
+                    "--no-training, --rows, --columns and --claims go with items of the paper, not with tuning"
+                )
             _tune(item, found, seeds or 1, out, runs, engine, jobs)
             return
         numbers, items = list(range(seeds or found.seeds)), find_items(item, found)

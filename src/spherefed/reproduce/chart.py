@@ -77,7 +77,7 @@ def _draw_dots(figure: "Figure", columns: Mapping[str, Sequence[Plain]], unit: s
     for position, (column, cells) in enumerate(columns.items(), start=1):
         axes = figure.add_subplot(1, len(columns), position)
         for index, cell in enumerate(cells):
-            ours, colour = cell["ours"], COLOURS[1] if "SphereFed" in cell["row"] else COLOURS[0]
+            ours, colour = cell["ours"], COLOURS[1] if _is_ours(cell["row"]) else COLOURS[0]
             error = None if ours["half_width"] is None else [ours["half_width"]]
             axes.errorbar([ours["mean"]], [index], xerr=error, fmt="o", ms=4, lw=1.3, capsize=2, color=colour)
         rows = [cell["row"] for cell in cells]
@@ -91,6 +91,11 @@ def _draw_dots(figure: "Figure", columns: Mapping[str, Sequence[Plain]], unit: s
         axes.set_xlabel(f"{measure}, {unit}" if unit else "")
 
 
+def _is_ours(row: str) -> bool:
+    """Whether a row is SphereFed beside other methods; Table 8 calls it "Ours" as the paper does."""
+    return "SphereFed" in row or row.startswith("Ours")
+
+
 def _curve_panels(curves: Sequence[Plain]) -> dict[tuple[str, str], list[Plain]]:
     """(measure, column) → curves; items with several measures have one panel for each, with columns as lines."""
     by_measure = len({curve["measure"] for curve in curves}) > 1
@@ -102,8 +107,11 @@ def _curve_panels(curves: Sequence[Plain]) -> dict[tuple[str, str], list[Plain]]
 
 
 def _draw_curves(figure: "Figure", panels: Mapping[tuple[str, str], Sequence[Plain]]) -> None:
+    """One panel beside the other; panels of the same measure have the same scale."""
+    first: dict[str, Axes] = {}
     for position, ((measure, title), curves) in enumerate(panels.items(), start=1):
-        axes: Axes = figure.add_subplot(1, len(panels), position)
+        axes: Axes = figure.add_subplot(1, len(panels), position, sharey=first.get(measure))
+        first.setdefault(measure, axes)
         for index, curve in enumerate(curves):
             style, colour = LINES[index // len(COLOURS) % len(LINES)], COLOURS[index % len(COLOURS)]
             axes.plot(curve["rounds"], curve["means"], style, color=colour, label=curve["column"], lw=1.5)
@@ -122,12 +130,15 @@ def long_columns(found: Plain) -> list[str]:
 
 
 def _draw_rounds(figure: "Figure", found: Plain, columns: Sequence[str]) -> None:
-    """Accuracy over rounds as trained, and behind the last round that after calibration with its interval."""
+    """Accuracy over rounds as trained, and behind the last round that after calibration with its interval; all panels
+    have the same scale."""
     rows = dict.fromkeys(cell["row"] for cell in found["cells"])
     # FedAvg and SphereFed in blue and red, what belongs to them in similar colours.
     colours = dict(zip(rows, (COLOURS[i] for i in (0, 2, 4, 5, 1)), strict=True))
+    first: Axes | None = None
     for position, column in enumerate(columns, start=1):
-        axes: Axes = figure.add_subplot(1, len(columns), position)
+        axes: Axes = figure.add_subplot(1, len(columns), position, sharey=first)
+        first = first or axes
         curves = {curve["row"]: curve for curve in found["curves"] if curve["column"] == column}
         cells = [cell for cell in found["cells"] if cell["column"] == column and cell["ours"] is not None]
         end = max(curve["rounds"][-1] for curve in curves.values())

@@ -5,7 +5,7 @@ from dataclasses import replace
 from spherefed.experiment import Experiment
 from spherefed.nn.encoders import ResNet18
 from spherefed.reproduce.item import Cell, Claim, Item, Key, Metric
-from spherefed.reproduce.methods import OURS, SPHERE, base_of, ours_of, unchanged
+from spherefed.reproduce.methods import BEFORE_FFC, OURS, base_of, ours_of, unchanged
 from spherefed.reproduce.scales import HALF, IID, TENTH, Scale
 
 
@@ -56,7 +56,7 @@ def fig4(scale: Scale) -> Item:
     base, ours = base_of(scale, "fednova", TENTH), ours_of(scale, "fednova", TENTH)
     rows: dict[str, tuple[Experiment | None, Metric]] = {
         "FedNova": (base, "trained"),
-        f"FedNova {SPHERE}": (ours, "trained"),
+        f"FedNova {BEFORE_FFC}": (ours, "trained"),
         f"FedNova {OURS}": (ours, "calibrated"),
     }
     for name, (start, metric) in rows.items():
@@ -77,7 +77,7 @@ def fig4(scale: Scale) -> Item:
                 minus=tuple(keys[f"FedNova {row}"]),
                 measure="spread",
             )
-            for row, when in ((OURS, ""), (SPHERE, ", before FFC"))
+            for row, when in ((OURS, ""), (BEFORE_FFC, ", before FFC"))
         ),
         deviations=("The paper does not state its three rates; here they are ¼, 1 and 4 times the tuned one.",),
     )

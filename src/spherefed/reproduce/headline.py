@@ -5,14 +5,12 @@ from pathlib import Path
 from typing import Any
 
 from spherefed.reproduce.chart import long_columns
-from spherefed.reproduce.methods import BABU, CCVR, CCVR_TUNED, CENTRALISED, FFC, LOCAL_ONLY, OURS, SPHERE
+from spherefed.reproduce.methods import BABU, BEFORE_FFC, CCVR, CCVR_TUNED, CENTRALISED, FFC, LOCAL_ONLY, OURS
 from spherefed.reproduce.page import mean_text, signed_text, table
-from spherefed.reproduce.rates import GROUPS
 from spherefed.runs.directory import read_json
 
 SOURCE, LONGER = "laptop/table2.json", "laptop/rounds.json"
-ROWS = ("", CCVR, CCVR_TUNED, BABU, FFC, SPHERE, OURS)
-TUNED = (*GROUPS["tuning"], *GROUPS["tuning-ccvr"])
+ROWS = ("", CCVR, CCVR_TUNED, BABU, FFC, BEFORE_FFC, OURS)
 Plain = Mapping[str, Any]
 
 
@@ -67,8 +65,7 @@ def _seeds_of_ours(cells: list[Plain]) -> int:
 
 def headline_page(found: Plain) -> str:
     """A Markdown fragment without a heading."""
-    tuned = ", ".join(name for name in found["tuning"] if name in TUNED)
-    parts = [f"{found['protocol']}. Learning rates tuned on a validation split: {tuned}."]
+    parts = [f"{found['protocol']}. Learning rates tuned on a validation split: {', '.join(found['tuning'])}."]
     for column, cells in headline_columns(found).items():
         seeds = max(cell["ours"]["seeds"] for cell in cells)
         rows = [

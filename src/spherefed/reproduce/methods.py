@@ -15,7 +15,7 @@ from spherefed.reproduce.scales import TINY_IMAGENET, Scale, algorithm, base_exp
 LABELS = {"fedavg": "FedAvg", "fedprox": "FedProx", "fednova": "FedNova", "fedopt": "FedOpt"}
 CCVR, BABU, OURS = "+ CCVR", "+ BABU", "+ SphereFed"
 CENTRALISED, LOCAL_ONLY = "centralised training", "local-only training"
-CCVR_TUNED, FFC, GCV, SPHERE = "+ CCVR, tuned", "+ FFC", "+ FFC, λ by GCV", "+ SphereFed before FFC"
+CCVR_TUNED, FFC, GCV, BEFORE_FFC = "+ CCVR, tuned", "+ FFC", "+ FFC, λ by GCV", "+ SphereFed before FFC"
 
 Change = Callable[[Experiment], Experiment]
 
@@ -121,7 +121,7 @@ def block(
     for row, calibration in calibrated.items():
         rows.append((row, first and replace(first, calibration=calibration), "calibrated"))
     rows.append((BABU, babu_of(scale, base, column, change), "trained"))
-    rows.append((SPHERE, ours, "trained"))
+    rows.append((BEFORE_FFC, ours, "trained"))
     rows.append((OURS, ours, "calibrated"))
     return [
         Cell(
@@ -159,7 +159,7 @@ def block_claims(base: str, column: str, paper: Mapping[str, float]) -> list[Cla
             claims.append(better(f"{column}: {other} is more accurate than {name}", (other, column), first, gain))
         else:
             claims.append(better(f"{column}: {other} is less accurate than {name}", first, (other, column), -gain))
-    for more, less in ((SPHERE, ""), (OURS, FFC), (OURS, CCVR_TUNED)):
+    for more, less in ((BEFORE_FFC, ""), (OURS, FFC), (OURS, CCVR_TUNED)):
         one, other = _row(name, more), _row(name, less)
         text = f"{BEYOND}, {column}: {one} is more accurate than {other}"
         claims.append(better(text, (one, column), (other, column)))

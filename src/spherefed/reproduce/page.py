@@ -138,7 +138,7 @@ def _experiment_link(cell: Plain) -> str:
 def _provenance(found: Plain) -> str:
     lines = [
         "- Every experiment's file has its configuration, the digest of its data, and its numbers for every seed.",
-        f"- Configuration of the scale: `{json.dumps(found['configuration'], ensure_ascii=False)}`",
+        f"- Configuration of the scale, which cells change: `{json.dumps(found['configuration'], ensure_ascii=False)}`",
     ]
     data = found["dataset"]
     if data is not None:

@@ -7,11 +7,11 @@ from spherefed.calibration import Ffc
 from spherefed.experiment import Experiment
 from spherefed.nn.encoders import EfficientNetLite0, Mlp
 from spherefed.reproduce.item import BEYOND, Cell, Claim, Item, better
-from spherefed.reproduce.methods import CCVR_TUNED, FFC, OURS, SPHERE, Change, base_of, ours_of, unchanged
+from spherefed.reproduce.methods import BEFORE_FFC, CCVR_TUNED, FFC, OURS, Change, base_of, ours_of, unchanged
 from spherefed.reproduce.scales import HALF, IID, TENTH, Scale
 
 BASE, TUNED, AFTER_FFC = "FedAvg", f"FedAvg {CCVR_TUNED}", f"FedAvg {FFC}"
-BEFORE, SPHEREFED = f"FedAvg {SPHERE}", f"FedAvg {OURS}"
+BEFORE, SPHEREFED = f"FedAvg {BEFORE_FFC}", f"FedAvg {OURS}"
 FROZEN = "frozen features"
 ROUNDS = "+rounds"
 """Ends the names of methods that are tuned with more rounds."""

@@ -94,7 +94,10 @@ class Store:
         path = self._path(digest)
         if not path.exists():
             return {}
-        content = read_object(path)
+        try:
+            content = read_object(path)
+        except RunError as damaged:
+            raise RunError(f"{damaged}; {_REMOVE}") from damaged
         seeds = content.get("seeds")
         if not isinstance(seeds, dict) or not all(
             isinstance(record, dict) and isinstance(record.get("numerics_version"), int) for record in seeds.values()

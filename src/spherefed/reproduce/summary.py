@@ -9,7 +9,7 @@ from spherefed.reproduce.item import ACCURACIES, Cell, Claim, Item, Key, Metric
 from spherefed.reproduce.judging import judge_claim, quantity
 from spherefed.reproduce.scales import Scale
 from spherefed.reproduce.store import Record, Records, Store, short_digest
-from spherefed.reproduce.tuned import tuned_methods
+from spherefed.reproduce.used_tuning import used_tuning
 from spherefed.schema import to_plain
 
 FORMAT = 1
@@ -38,10 +38,10 @@ def summarize_item(item: Item, scale: Scale, seeds: Sequence[int], store: Store,
     return found | {
         "protocol": scale.description,
         "other_rounds": _other_rounds(item, scale),
-        "configuration": to_plain(scale.template, defaults=False),
+        "configuration": to_plain(scale.template),
         "dataset": _dataset(item, store),
         "seeds": list(seeds),
-        "tuning": _tuning(scale.name.removesuffix("-balanced")),
+        "tuning": used_tuning(item, scale),
         "trainings": len(item.trainings()),
         "seconds": round(_seconds(item, records), 1),
         "machines": _machines(records),
@@ -64,15 +64,6 @@ def _other_rounds(item: Item, scale: Scale) -> dict[str, list[str]]:
         if rounds != scale.template.rounds:
             found.setdefault(str(rounds), []).append(name)
     return found
-
-
-def _tuning(scale: str) -> dict[str, Any]:
-    """How many values were tried for each method, and which was chosen."""
-    found = tuned_methods(scale)
-    parts = ("chosen", "judged_by")
-    return {
-        name: {"tried": len(entry["tried"])} | {part: entry[part] for part in parts} for name, entry in found.items()
-    }
 
 
 def _records_of(cell: Cell, records: Records) -> Mapping[int, Record]:

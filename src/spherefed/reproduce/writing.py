@@ -1,6 +1,6 @@
 """Write an item's JSON, page and figure, and the page of all claims."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +8,7 @@ from spherefed.errors import RunError
 from spherefed.reproduce.chart import item_figure
 from spherefed.reproduce.compact_json import write_compact_json
 from spherefed.reproduce.page import claims_page, index_page, item_page
-from spherefed.runs.directory import read_json
+from spherefed.runs.directory import read_json, read_object
 
 EXPERIMENTS = "experiments"
 """The folder of records below that of a scale."""
@@ -33,14 +33,15 @@ def write_page(file: Path) -> Path:
     return page
 
 
-def write_claims(results: Path, path: Path, order: Mapping[str, Any]) -> None:
-    """The page of all claims and that of all results, from the JSON of all items; `order` has the items' names."""
+def write_claims(results: Path, path: Path, order: Collection[str]) -> None:
+    """The page of all claims and that of all results, from the JSON of all items; `order` has the names of items."""
     items = _all_items(results, order)
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(claims_page(items), encoding="utf-8")
     (results / "README.md").write_text(index_page(items), encoding="utf-8")
 
 
-def _all_items(results: Path, order: Mapping[str, Any]) -> list[Any]:
+def _all_items(results: Path, order: Collection[str]) -> list[Any]:
     items: list[Any] = []
     for scale in ORDER:
         for name in order:
@@ -62,9 +63,11 @@ _CLAIM_PARTS = {"text", "verdict", "paper", "ours", "diverged"}
 
 def _read_item(file: Path) -> dict[str, Any]:
     """The JSON of an item; RunError if it has not the parts that overviews need."""
-    found = read_json(file)
-    if not isinstance(found, dict):
-        found = {}
+    again = f"spherefed reproduce {file.stem} --scale {file.parent.name} --no-training --out {file.parent.parent}"
+    try:
+        found = read_object(file)
+    except RunError as damaged:
+        raise RunError(f"{damaged}; write it again: {again}") from damaged
     parts = _PARTS | (_COMPUTED_PARTS if "computed" in found else _MEASURED_PARTS)
     wrong = [name for name, type_ in parts.items() if not isinstance(found.get(name), type_)]
     if not wrong and "computed" in found:
@@ -72,7 +75,6 @@ def _read_item(file: Path) -> dict[str, Any]:
     elif not wrong:
         wrong = _lists_without_parts(found, {"cells": _CELL_PARTS, "claims": _CLAIM_PARTS})
     if wrong:
-        again = f"spherefed reproduce {file.stem} --scale {file.parent.name} --no-training --out {file.parent.parent}"
         raise RunError(f"{file} is damaged: wrong or missing parts ({', '.join(wrong)}); write it again: {again}")
     return found
 

