@@ -14,12 +14,14 @@ from spherefed.api import progress
 from spherefed.calibration import Ffc
 from spherefed.cli import main
 from spherefed.client.personalization import FineTune
+from spherefed.errors import FederationError
 from spherefed.experiment import Experiment, with_settings
 from spherefed.files import read_tensors
 from spherefed.recipes.experiments import digits
 from spherefed.recipes.methods import plain
 from spherefed.recipes.personal import PERSONAL, personal_methods
 from spherefed.report.personal import personal_rows
+from spherefed.report.summary import summarize
 from spherefed.runs.comparison import compare, num_steps
 from spherefed.runs.directory import RunDirectory
 from spherefed.runs.runner import Engine, run_to_end
@@ -141,6 +143,21 @@ def test_a_calibration_that_takes_part_in_training_is_not_shared() -> None:
     every = replace(plain(small()), calibration=Ffc(), calibrate_every=1)
     assert every.training_part() != replace(every, calibration=Ffc(ridge=1.0)).training_part()
     assert num_steps({"a": every, "b": replace(every, calibration=Ffc(ridge=1.0))}, 1) == 4
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_the_other_runs_go_on_where_some_fail(jobs: int, tmp_path: Path) -> None:
+    diverging = plain(small()).with_lr(1e20)
+    methods = {"bad": diverging, "bad+ffc": replace(diverging, calibration=Ffc()), "good": plain(small())}
+    begin = "bad, seed 0 and bad+ffc, seed 0: round 0: no client gave a usable reply"
+    with pytest.raises(
+        FederationError, match=rf"^{re.escape(begin)}.*; the other 2 of 6 runs are finished: .* report "
+    ):
+        list(compare(methods, 2, tmp_path, engine=Engine(), jobs=jobs))
+    assert {path.parent.name for path in tmp_path.glob("*/*/result.json")} == {"seed-0", "seed-1"}
+    assert {path.parents[1].name for path in tmp_path.glob("*/*/result.json")} == {"good"}
+    (row,) = summarize([tmp_path]).rows
+    assert row.seeds == (0, 1)
 
 
 @pytest.mark.usefixtures("undrawn")

@@ -23,7 +23,7 @@ from spherefed.api.progress import show_progress
 from spherefed.api.result import OutputFolder, Result
 from spherefed.api.tables import data_frame
 from spherefed.assembly import InMemory
-from spherefed.errors import ConfigError
+from spherefed.errors import CalibrationError, ConfigError, FederationError
 from spherefed.experiment import Experiment
 from spherefed.recipes import read_tuned
 from spherefed.recipes.methods import Settings, with_method
@@ -116,7 +116,7 @@ def compare(
     `methods` are names, `BASE` or `BASE+OVERLAY`, or experiments by name. `tuned` are hyper-parameters per method, from
     `tune` or from a file of `spherefed tune`; by default those of the recipe, and for experiments their own. A warning
     names methods without any, and all methods if you pass other data or another encoder than those that the recipe was
-    tuned for.
+    tuned for. Another warning names runs that failed, such as trainings that diverged: the result is without them.
     """
     check_call(engine, inputs)
     named, in_memory = with_inputs(experiment, **inputs)
@@ -148,11 +148,16 @@ def compare(
         _tracking(track, folder.path, out) as follow,
         show_progress(named.name, steps, bars=progress, lines=progress) as view,
     ):
-        for step in comparison.compare(
-            built, seeds, folder.path, engine=use, resume=resume, in_memory=in_memory, watch=view.watch
-        ):
-            view.advance(step.out, step.progress)
-            follow(step.out)
+        try:
+            for step in comparison.compare(
+                built, seeds, folder.path, engine=use, resume=resume, in_memory=in_memory, watch=view.watch
+            ):
+                view.advance(step.out, step.progress)
+                follow(step.out)
+        except (FederationError, CalibrationError) as failure:  # of some runs; the others have gone on
+            if not _results(folder, built, seeds, in_memory):
+                raise
+            warnings.warn(str(failure), stacklevel=2)
     results = _results(folder, built, seeds, in_memory)
     for name, result in ((name, result) for name, found in results.items() for result in found):
         if sentence := RunDirectory(result.path).divergence():
@@ -161,10 +166,13 @@ def compare(
 
 
 def _results(folder: OutputFolder, methods: Iterable[str], seeds: int, in_memory: InMemory) -> dict[str, list[Result]]:
-    encoder = in_memory.encoder
+    """The finished runs of each method; a method without any is left out."""
+    paths = {name: [folder.path / name / f"seed-{seed}" for seed in range(seeds)] for name in methods}
+    finished = {name: [path for path in each if RunDirectory(path).finished] for name, each in paths.items()}
     return {
-        name: [Result(folder.path / name / f"seed-{s}", encoder=encoder, folder=folder) for s in range(seeds)]
-        for name in methods
+        name: [Result(path, encoder=in_memory.encoder, folder=folder) for path in each]
+        for name, each in finished.items()
+        if each
     }
 
 

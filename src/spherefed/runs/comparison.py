@@ -1,12 +1,13 @@
 """Several methods on identical partitions over several seeds: the runs behind a table."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from spherefed.assembly import InMemory
+from spherefed.errors import CalibrationError, FederationError, SpherefedError
 from spherefed.experiment import Experiment
-from spherefed.runs.jobs import Job, JobRound, Watch, run_jobs
+from spherefed.runs.jobs import Job, JobEnd, JobRound, Watch, run_jobs
 from spherefed.runs.round_log import ROUNDS, read_lines
 from spherefed.runs.runner import Engine, Progress
 
@@ -38,13 +39,35 @@ def compare(
     A method whose training is that of an earlier one (they differ in calibration or personalization) goes on from the
     earlier one's trained model, and from the states of its clients. `jobs` runs go side by side. `watch` shows what
     happens within rounds.
+
+    If a federation or a calibration fails, such as a training that diverges, the other runs go on; the error is raised
+    at the end.
     """
     planned = comparison_jobs(methods, seeds, out, in_memory)
+    failed: list[JobEnd] = []
     for event in run_jobs(planned, engine=engine, processes=jobs, resume=resume, watch=watch):
         if isinstance(event, JobRound):
             yield Step(event.job.name, event.job.experiment.seed, event.job.out, event.progress)
+        elif isinstance(event.error, FederationError | CalibrationError):
+            failed.append(event)
         elif event.error is not None:
             raise type(event.error)(f"{event.job.label}: {event.error}") from event.error
+    if failed:
+        raise _failure(failed, len(planned), out)
+
+
+def _failure(failed: Sequence[JobEnd], num_runs: int, out: Path) -> SpherefedError:
+    """One error for all runs that failed, which says that the others are finished; a cause that they share once."""
+    runs: dict[str, list[str]] = {}
+    for end in failed:
+        runs.setdefault(str(end.error), []).append(end.job.label)
+    causes = "; ".join(f"{' and '.join(labels)}: {cause}" for cause, labels in runs.items())
+    finished = num_runs - len(failed)
+    if finished:
+        causes += f"; the other {finished} of {num_runs} runs are finished: spherefed report {out}"
+    return (FederationError if any(isinstance(end.error, FederationError) for end in failed) else CalibrationError)(
+        causes
+    )
 
 
 def comparison_jobs(
