@@ -50,7 +50,7 @@ class Scale:
     ccvr_more_rounds: Ccvr | None = None
     """With the refit that is best there on the features of FedAvg with more rounds, where it was tuned."""
     personal: Mapping[str, Mapping[str, float]] = field(default_factory=dict, repr=False)
-    """Method of Table 8 → what was tuned for it beside its training, by path; empty where that was not tuned."""
+    """Method of Table 8 → what was tuned of what follows its training, by path; empty where that was not tuned."""
     encoders: Mapping[str, Encoder] = field(default_factory=dict)
     """Base algorithm → network, where it is not the template's."""
     tuning_data: Data

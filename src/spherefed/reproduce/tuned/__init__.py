@@ -1,7 +1,6 @@
 """What `spherefed reproduce tuning` and its like chose: one file of JSON per scale and search."""
 
 import json
-from collections.abc import Mapping
 from dataclasses import replace
 from importlib.resources import files
 from typing import Any
@@ -11,13 +10,14 @@ from spherefed.calibration import Ccvr
 
 def tuned_rates(scale: str) -> dict[str, float]:
     """The learning rates that `spherefed reproduce tuning` chose for a scale; empty if it was not run."""
-    chosen = {name: entry["chosen"] for name, entry in tuned_methods(scale).items() if not _is_personal(entry)}
+    chosen = {name: entry["chosen"] for name, entry in tuned_methods(scale).items()}
     return {name: float(values["local.lr"]) for name, values in chosen.items() if "local.lr" in values}
 
 
 def tuned_personal(scale: str) -> dict[str, dict[str, float]]:
     """What `spherefed reproduce tuning-personal` chose for the methods of Table 8, by path; empty if it was not run."""
-    return {name: entry["chosen"] for name, entry in tuned_methods(scale).items() if _is_personal(entry)}
+    found = tuned_methods(scale)
+    return {name: entry["chosen"] for name, entry in found.items() if entry["judged_by"] == "personal"}
 
 
 def tuned_ccvr(scale: str, start: Ccvr, *, on: str = "fedavg", setting: str = "") -> Ccvr:
@@ -47,8 +47,3 @@ def tuned_methods(scale: str) -> dict[str, Any]:
         if file.name.startswith(f"{scale}-tuning"):
             found |= json.loads(file.read_text(encoding="utf-8"))["methods"]
     return found
-
-
-def _is_personal(entry: Mapping[str, Any]) -> bool:
-    """Whether a method was judged by the clients' own models."""
-    return bool(entry["judged_by"] == "personal")
