@@ -142,7 +142,7 @@ def _tune(name: str, scale: "Scale", seeds: int, out: Path, runs: Path, engine: 
     search = rate_search(name, scale, seeds, Store(out / scale.name / EXPERIMENTS))
     # Grids may grow, so the total is a lower bound.
     wanted = search.wanted()
-    total = sum(cell.experiment.rounds for cell in wanted.cells if cell.experiment) * seeds if wanted else 0
+    total = seeds * sum(training.rounds for training in wanted.trainings()) if wanted else 0
     with terminable(), show_progress(name, total, lines=True) as view:
         for event in search.run(runs, engine=engine, processes=jobs, watch=view.watch):
             view.advance(event.job.out, event.progress)
