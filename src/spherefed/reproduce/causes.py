@@ -18,17 +18,17 @@ CAUSES: Mapping[str, str] = {
     "laptop/table4": "CCVR as published refits at a rate of 1e-5, here for 20 epochs, which hardly moves the head. "
     "Tuned on these features it gains more than FFC; LDA, which models classes as normal like CCVR and needs FFC's "
     "sums, gains as much, so that the squared error is the likely limit of FFC.",
-    "laptop/table5": "half of the local steps of Table 2 in all, so squared error towards a fixed head has hardly begun: "
-    "before FFC, SphereFed is furthest behind. With one local epoch clients drift little as well (item `regimes`). Rates "
-    "were tuned with ten local epochs, and used with one and five. CCVR as published refits at a rate of 1e-5, which "
-    "hardly moves the head.",
+    "laptop/table5": "half of the local steps of Table 2 in all, so squared error towards a fixed head has hardly "
+    "begun: before FFC, SphereFed is furthest behind. With one local epoch clients drift little as well (item "
+    "`regimes`). Rates were tuned with ten local epochs, and used with one and five. CCVR as published refits at a "
+    "rate of 1e-5, which hardly moves the head.",
     "laptop/table6": "a client has 50 images and takes part in five of 50 rounds, so squared error towards a fixed "
     "head has hardly begun: before FFC, SphereFed is furthest behind. Rates that were tuned with 10 clients are too "
     "small for it and for BABU; at twice these rates (the column of own rates) both come closer to FedAvg, but stay "
     "behind FedAvg + FFC. CCVR as published refits at a rate of 1e-5, which hardly moves the head.",
     "laptop/table7": _LIKE_TABLE_2,
-    "laptop/table8": "a client has 425 images of its own for 256 features, so its least squares with λ = 0 fit noise; a "
-    "tuned λ brings several points. The paper's clients have 5,100 images for 1,280 features.",
+    "laptop/table8": "a client has 425 images of its own for 256 features, so its least squares with λ = 0 fit noise; "
+    "a tuned λ brings several points. The paper's clients have 5,100 images for 1,280 features.",
     "laptop/table9": "ten rounds are few for an encoder that has to adapt to a random head on its own.",
     "laptop/table10": "both heads are level here, as the claim before says; the paper's 0.49 points are of one run.",
     "laptop/fig3": "ten epochs on a client's few images move its features further than classes lie apart, with both "
